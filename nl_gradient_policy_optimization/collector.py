@@ -10,11 +10,12 @@ from transformers import PreTrainedTokenizerBase
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.rewards import PendingRollouts, RewardSource
-from nl_gradient_policy_optimization.rollouts import Rollout, encode_prompt, make_rollout
+from nl_gradient_policy_optimization.rollouts import Rollout, encode_prompt
 from nl_gradient_policy_optimization.sampling import check_sampler, make_sampler
 from nl_gradient_policy_optimization.schedule import mixed_seed, rank_prompts
 from text2grad.models import end_token_ids
 from text2grad.tasks import Record, Task
+from text2grad.token_text import token_spans
 
 
 class Collector:
@@ -67,24 +68,29 @@ class Collector:
         prompts = [self.task.prompt(self.records[record_id]) for record_id in record_ids]
         encoded = [encode_prompt(prompt, self.task, self.tokenizer) for prompt in prompts]
         read = list(reading) or encoded
-        done = 0
+        asked = zip(record_ids, encoded, read, strict=True)
         for responses, logprobs in self.sampler.batches(read):
             rollouts = []
             for position, response_ids in enumerate(responses):
-                rollout = self._rollout(record_ids[done], encoded[done], response_ids)
+                record_id, prompt_ids, read_ids = next(asked)
+                rollout = self._rollout(record_id, prompt_ids, response_ids)
                 if logprobs is not None:
                     rollout.sampler_logprobs = torch.tensor(logprobs[position], dtype=self.learner.scorer.precision)
                 rollouts.append(rollout)
-                self.costs.count(forward=len(read[done]) + len(response_ids))
-                done += 1
+                self.costs.count(forward=len(read_ids) + len(response_ids))
             yield rollouts
-        if done < len(prompts):
-            raise RuntimeError(f"the sampler gave no response to {len(prompts) - done} of {len(prompts)} prompts")
 
     def _rollout(self, record_id: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
+        """A rollout of sampled ids, with its text and what each token wrote."""
         record = self.records[record_id]
         prompt = self.task.prompt(record)
-        return make_rollout(record_id, prompt, record, prompt_ids, response_ids, self.tokenizer, self.end_ids)
+        text, spans = token_spans(response_ids, self.tokenizer)
+        tokens = [
+            text[start:end] if end > start else self.tokenizer.decode([token])
+            for (start, end), token in zip(spans, response_ids, strict=True)
+        ]
+        finished = response_ids[-1] in self.end_ids
+        return Rollout(record_id, prompt, record, prompt_ids, response_ids, text, spans, tokens, finished)
 
     def batch(self, rollouts: Sequence[Rollout]) -> Batch:
         """Rollouts as tensors."""

@@ -22,7 +22,6 @@ from text2grad.records import load_json
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.safety.gate import shown as quoted
 from text2grad.tasks import Interval, Record, Task
-from text2grad.token_text import token_spans
 
 
 @dataclass
@@ -123,25 +122,6 @@ class Rollout:
 def encode_prompt(prompt: str, task: Task, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The policy's input for x: the task's messages in the model's own chat template."""
     return chat_ids(task.messages(prompt), tokenizer)
-
-
-def make_rollout(
-    record_id: str,
-    prompt: str,
-    record: Record,
-    prompt_ids: list[int],
-    response_ids: list[int],
-    tokenizer: PreTrainedTokenizerBase,
-    end_ids: Sequence[int],
-) -> Rollout:
-    """A rollout of sampled ids, with its text and what each token wrote."""
-    text, spans = token_spans(response_ids, tokenizer)
-    tokens = [
-        text[start:end] if end > start else tokenizer.decode([token])
-        for (start, end), token in zip(spans, response_ids, strict=True)
-    ]
-    finished = response_ids[-1] in end_ids
-    return Rollout(record_id, prompt, record, prompt_ids, response_ids, text, spans, tokens, finished)
 
 
 def padded(rows: Sequence[Tensor | Sequence], dtype: torch.dtype, side: str = "right", value: float = 0) -> Tensor:

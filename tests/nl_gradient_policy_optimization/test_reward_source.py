@@ -17,7 +17,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
-from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt, make_rollout
+from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, encode_prompt
 from nl_gradient_policy_optimization.sampling import TransformersSampler
 from tests import reward_records
 from tests.baseline_runs import rollout
@@ -299,8 +299,7 @@ def test_no_prompt_holds_todays_date(tmp_path):
         "{{ date_string }}|{% for m in messages %}{{ m.content }}{% endfor %}"
     )
     assert tok.decode(encode_prompt("A post.", get_task("slf5k"), tok)).startswith(FIXED_DATE)
-    answered = make_rollout("1", "A post.", {}, [], tok.encode("ok"), tok, [])
-    answered.feedback = RolloutFeedback([0.0, 0.0], critique="Fine.")
+    answered = rollout("ok", prompt="A post.", feedback=RolloutFeedback([0.0, 0.0], critique="Fine."))
     teacher = load_teacher_prompt(get_task("slf5k"))
     assert tok.decode(encode_teacher_prompt(answered, teacher, get_task("slf5k"), tok)).startswith(FIXED_DATE)
     reward_prompt = RewardPrompt(load_prompt(reward_records.prompt_file(tmp_path)), get_task("slf5k"), tok, 100)
