@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.error import HTTPError
 
 from accelerate import Accelerator
@@ -47,20 +47,6 @@ class _RefusedError(Exception):
     """The server answered that it will not."""
 
 
-class Adapter(NamedTuple):
-    """One version of the policy's weights.
-
-    Attributes:
-        prefix: begins the names of all versions of this run.
-        name: what the servers know it by.
-        folder: where they read it.
-    """
-
-    prefix: str
-    name: str
-    folder: Path
-
-
 class VLLMServer:
     """One server's HTTP interface.
 
@@ -78,8 +64,8 @@ class VLLMServer:
         longest = self._patiently(lambda: next((model.get("max_model_len") for model in self._models()), None))
         return longest if type(longest) is int else None
 
-    def complete(self, adapter: Adapter, body: dict[str, Any]) -> dict[str, Any]:
-        """The completion that this version of the weights samples; a server that lost it is given it again."""
+    def complete(self, adapter: Path, body: dict[str, Any]) -> dict[str, Any]:
+        """The completion that an adapter samples, by its folder; a server that lost it is given it again."""
 
         def ask() -> dict[str, Any]:
             self._load(adapter)
@@ -93,20 +79,21 @@ class VLLMServer:
             raise SamplerError(f"{self.name}: was asked for {adapter.name} and sampled with {answer.get('model')!r}")
         return answer
 
-    def _load(self, adapter: Adapter) -> None:
-        """Have this version loaded, and the run's older ones not."""
+    def _load(self, adapter: Path) -> None:
+        """Have this version loaded, and the run's older ones not: those whose names differ in the last part alone."""
         names = {model["id"] for model in self._models()}
-        for old in (name for name in names if name.startswith(adapter.prefix) and name != adapter.name):
+        of_run = adapter.name.rpartition("-")[0]
+        for old in (name for name in names if name.rpartition("-")[0] == of_run and name != adapter.name):
             with suppress(_RefusedError):  # another rank was faster
                 self._send("/v1/unload_lora_adapter", {"lora_name": old})
         if adapter.name in names:
             return
         try:
-            self._send("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter.folder)})
+            self._send("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter)})
         except _RefusedError as error:
             if adapter.name not in {model["id"] for model in self._models()}:  # another rank was faster
                 raise SamplerError(
-                    f"{self.name} does not load the adapter {adapter.folder} ({error}). Start it by `{SERVE} MODEL`, "
+                    f"{self.name} does not load the adapter {adapter} ({error}). Start it by `{SERVE} MODEL`, "
                     "with a --max-lora-rank of the adapter's rank, where it can read this folder under the same path"
                 ) from None
 
@@ -204,16 +191,16 @@ class VLLMServerSampler:
         if problems := [each for each in gather_object([problem]) if each]:
             raise SamplerError(problems[0])
 
-    def _save(self) -> Adapter:
-        """Write the adapter as it is now, under a name that its content decides; older ones are removed."""
-        prefix = f"text2grad-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]}-"
+    def _save(self) -> Path:
+        """Write the adapter as it is now, in a folder whose name its content decides; older ones are removed."""
+        run = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]
         partial, name = self.folder / ".partial", [""]
         with gathered(self.wrapped, trainable(self.model)):
             if self.accelerator.is_main_process:
                 shutil.rmtree(partial, ignore_errors=True)
                 save_model(self.model, partial)
                 content = hashlib.sha256((partial / "adapter_model.safetensors").read_bytes())
-                name = [prefix + content.hexdigest()[:16]]
+                name = [f"text2grad-{run}-{content.hexdigest()[:16]}"]
                 shutil.rmtree(self.folder / name[0], ignore_errors=True)
                 os.replace(partial, self.folder / name[0])
         if self.accelerator.num_processes > 1:
@@ -222,10 +209,10 @@ class VLLMServerSampler:
             for old in self.folder.iterdir():
                 if old.name != name[0]:
                     shutil.rmtree(old)
-        return Adapter(prefix, name[0], self.folder / name[0])
+        return self.folder / name[0]
 
     def _sample(
-        self, server: VLLMServer, prompts: Sequence[list[int]], adapter: Adapter
+        self, server: VLLMServer, prompts: Sequence[list[int]], adapter: Path
     ) -> tuple[list[list[int]], list[list[float]]]:
         """One response to each prompt. Whatever the server's own defaults narrow is switched off."""
         # No seed: vLLM's engine for CPUs dies of one in a request.
