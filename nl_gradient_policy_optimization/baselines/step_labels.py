@@ -14,9 +14,10 @@ from operator import itemgetter
 
 from nl_gradient_policy_optimization.algorithms.steps import label_steps, split_steps
 from text2grad.configs import TaskConfig, parse, setting
-from text2grad.errors import InputError, command
+from text2grad.critics.reward_model.examples import load_annotated
+from text2grad.errors import command
 from text2grad.feedback import Feedback
-from text2grad.records import check_output, load_records, save_records
+from text2grad.records import check_output, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 
@@ -29,11 +30,10 @@ class StepLabelsConfig(TaskConfig):
     output_path: str = setting(MISSING, "where the records go", "--output_file", "--output")
 
 
-def by_step(record: Record, task: Task) -> Record | None:
-    """The record with its feedback's spans widened to steps; None where it carries no feedback."""
+def by_step(record: Record, task: Task) -> Record:
+    """The annotated record with its feedback's spans widened to steps."""
     feedback = task.feedback(record)
-    if feedback is None:
-        return None
+    assert feedback is not None  # load_annotated leaves such records out
     text = task.response(record)
     steps = split_steps(text, task)
     labels = label_steps(steps, text, feedback, task)
@@ -56,12 +56,9 @@ def main() -> None:
     task = get_task(config.task)
     split_steps("", task)  # refuses a task without steps
     check_output(config.output_path)
-    records = load_records(config.data_path, task)
-    labelled = {key: made for key, record in records.items() if (made := by_step(record, task)) is not None}
-    if not labelled:
-        raise InputError(f"{config.data_path}: no record carries feedback; annotate the file first (rm_data_anno)")
-    save_records(config.output_path, records.like(labelled))
-    print(f"{len(labelled)} of {len(records)} records, labelled by step -> {config.output_path}")
+    records = load_annotated(config.data_path, task.without_critique())  # spans are enough
+    save_records(config.output_path, records.like({key: by_step(record, task) for key, record in records.items()}))
+    print(f"{len(records)} annotated records, labelled by step -> {config.output_path}")
     say_next(f"{stage_command('reward_model', task)} --data_path {config.output_path} --output_dir RUN")
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from nl_gradient_policy_optimization.algorithms.steps import at_step_ends, label_steps, split_steps
+from nl_gradient_policy_optimization.baselines import step_labels
 from nl_gradient_policy_optimization.baselines.step_labels import by_step
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rewards import CriticRewards
@@ -113,12 +114,22 @@ def test_step_labels_are_annotations_of_whole_steps():
     assert made["poor_spans"] == ["and she wants a new car."]
     assert made["good_spans"] == ["She lost her job,", "Is she right?"]
     assert made["annotation"] == {"model": "m", "unit": "step"}
-    assert by_step(base, SLF5K) is None
     program = KODCODE.with_feedback(
         {"question": "q", "solution": PROGRAM}, Feedback("c", ["import math"], ["radius ** 2"]), {}
     )
     assert by_step(program, KODCODE)["wrong_code"] == ["value = math.pi * radius ** 2;"]
     assert by_step(program, KODCODE)["improvement_code"] == []
+
+
+def test_a_broken_annotation_is_named_and_records_without_one_are_left_out(tmp_path, refused, capsys):
+    told = {"post": POSTS[0], "generated_summary": "It ends.", "good_spans": ["ends"], "poor_spans": []}
+    bare = {"post": POSTS[1], "generated_summary": "So it goes."}
+    flags = {"task": "slf5k", "data_path": tmp_path / "in.json", "output_path": tmp_path / "out.json"}
+    save_json(tmp_path / "in.json", {"a": {**told, "good_spans": "ends"}, "b": bare})
+    assert "in.json: record 'a': 'good_spans' is not a list" in refused(step_labels.main, **flags)
+    save_json(tmp_path / "in.json", {"a": told, "b": bare})
+    step_labels.main()
+    assert list(load_json(tmp_path / "out.json")) == ["a"] and "1 annotated records" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
