@@ -21,7 +21,9 @@ class RewardModelConfig(TrainingSettings, SFTConfig):
         "the model to train: hub id, folder, GGUF file, or smollm2; the folder of an adapter goes on training",
     )
     validation_path: str | None = setting(None, "annotated records to validate on")
-    validation_share: float = setting(0.1, "share of data_path that is held out, by whole prompts; or validation_path")
+    validation_share: float = setting(
+        0.1, "share of data_path that is held out, by whole prompts; or validation_path", at_least=0, below=1
+    )
     prompt: str = setting(
         "cot", "cot or no_cot (the task's prompts/), or a file of your own", "--prompt_file", "--prompt_variant"
     )

@@ -10,6 +10,7 @@ from os.path import commonprefix
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from text2grad.critics.reward_model.examples import NO_LOSS, learnt
 
@@ -50,13 +51,13 @@ def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
         ``input_ids``, ``labels``, ``position_ids`` ``[B, L]``, and ``attention_mask`` ``[B, 1, L, L]``, true where a
         token may look. Padding sees itself alone.
     """
-    length = max(len(row["input_ids"]) for row in rows)
 
-    def padded(values: Sequence[Tensor], fill: int) -> Tensor:
-        return torch.stack([torch.nn.functional.pad(each, (0, length - len(each)), value=fill) for each in values])
+    def padded(values: list[Tensor], fill: int) -> Tensor:
+        return pad_sequence(values, batch_first=True, padding_value=fill)
 
     numbers = [torch.arange(len(row["segments"])).repeat_interleave(torch.tensor(row["segments"])) for row in rows]
     number = padded(numbers, -1)
+    length = number.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     seen = (number[:, None, :] == 0) | (number[:, :, None] == number[:, None, :])
     seen &= causal & (number >= 0)[:, :, None] & (number >= 0)[:, None, :]

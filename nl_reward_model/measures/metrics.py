@@ -21,8 +21,8 @@ from tabulate import tabulate
 from nl_reward_model.measures.paired_feedback import load_feedback_rows, pair_feedback
 from nl_reward_model.measures.span_metrics import match_record, span_metrics, unmatched_rate
 from nl_reward_model.measures.token_metrics import correlation, labels, moments, token_metrics
-from text2grad.configs import parse_for, setting
-from text2grad.errors import InputError, command
+from text2grad.configs import check_given, parse_for, setting
+from text2grad.errors import command
 from text2grad.feedback import Feedback
 from text2grad.models import load_tokenizer
 from text2grad.records import check_output, save_json
@@ -51,10 +51,8 @@ class MetricsConfig:
     tokenizer: str = setting("smollm2", "the policy's, whose tokens are labelled: hub id, folder, or smollm2")
 
     def __post_init__(self) -> None:
+        check_given(self, *(() if self.feedback_path else ("data_path",)), "output_path")
         self.feedback_path = self.feedback_path or self.data_path
-        for name in ("feedback_path", "output_path"):
-            if not getattr(self, name):
-                raise InputError(f"--{name.replace('feedback', 'data')}: names no file; give one")
 
 
 def measure_feedback(task: str | Task, config: MetricsConfig) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def span_metrics(
         rows = [record[slot] for record in compared]
 
         def share(part: str, whole: str, rows: Sequence[Matching] = rows) -> dict[str, float | int | None]:
-            return _share([(getattr(row, part), getattr(row, whole)) for row in rows], groups).to_dict()
+            return bootstrap([(getattr(row, part), getattr(row, whole)) for row in rows], groups=groups).to_dict()
 
         figures: dict[str, Any] = {
             name: sum(getattr(row, name) for row in rows) for name in ("truth", "predicted", "exact", "partial")
@@ -145,11 +145,7 @@ def unmatched_rate(compared: Sequence[dict[str, Matching]], groups: Sequence[Has
     for record in compared:
         predicted = sum(slot.predicted for slot in record.values())
         rows.append((predicted - sum(slot.grounded for slot in record.values()), predicted))
-    return _share(rows, groups)
-
-
-def _share(rows: Sequence[tuple[float, float]], groups: Sequence[Hashable] | None) -> Estimate:
-    return bootstrap(np.array(rows, dtype=float).reshape(-1, 2), groups=groups)
+    return bootstrap(rows, groups=groups)
 
 
 def _quartiles(lengths: Sequence[int]) -> dict[str, float]:
@@ -172,7 +168,7 @@ def _by_length(rows: Sequence[Matching], groups: Sequence[Hashable] | None) -> d
         for row in rows:
             chosen = [right for length, right in zip(row.lengths, row.right, strict=True) if low < length <= high]
             pairs.append((sum(chosen), len(chosen)))
-        result[name] = _share(pairs, groups).to_dict() | {"n": sum(count for _, count in pairs)}
+        result[name] = bootstrap(pairs, groups=groups).to_dict() | {"n": sum(count for _, count in pairs)}
     return result
 
 
