@@ -15,9 +15,11 @@ def read_published(source: str, task: Task) -> list[Record]:
     Raises:
         InputError: there is no such file or set, or a row has not the fields of its data set; names the row.
     """
-    convert = READERS.get(task.name, lambda row: [row])
+    convert, rows = READERS.get(task.name, lambda row: [row]), load_rows(source)
+    if isinstance(rows, dict):
+        rows = [{"id": key, **row} if isinstance(row, dict) else row for key, row in rows.items()]
     records: list[Record] = []
-    for index, row in enumerate(_rows(source)):
+    for index, row in enumerate(rows):
         try:
             found = convert(row)
             for record in found:
@@ -69,10 +71,3 @@ READERS: dict[str, Callable[[Mapping[str, Any]], list[Record]]] = {
     "ultrafeedback": ultrafeedback,
     "kodcode": kodcode,
 }
-
-
-def _rows(source: str) -> list[Mapping[str, Any]]:
-    value = load_rows(source)
-    if isinstance(value, dict):
-        return [{"id": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
-    return value
