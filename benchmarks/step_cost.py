@@ -191,14 +191,8 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, Any]]:
     return [{"step": after - before} for before, after in itertools.pairwise(ends)]
 
 
-def run_in_a_process(config: StepCostConfig, method: str) -> dict[str, Any]:
-    """Run one method in a new process."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(time_one_method, config, method).result()
-
-
 def time_one_method(config: StepCostConfig, method: str) -> dict[str, Any]:
-    """The seconds of its steps, without the first, and the process's peak memory."""
+    """The seconds of its steps, without the first, and the peak memory of this process, which is its own."""
     warnings.simplefilter("ignore", FutureWarning)  # libraries' remarks about themselves
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
@@ -261,7 +255,8 @@ def main() -> None:
     results: dict[str, list[dict]] = {method: [] for method in methods}
     for number in range(config.rounds):
         for method in methods:
-            results[method].append(run_in_a_process(config, method))
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                results[method].append(pool.submit(time_one_method, config, method).result())
             print(f"round {number + 1}, {method}: {_median_step(results[method][-1]):.2f} s a step", flush=True)
     medians = medians_by_method(results)
     print(cost_table(medians), use_table(results), sep="\n\n")

@@ -75,10 +75,6 @@ class TransformersSampler:
             disable_compile=True,
         )
 
-    def __call__(self, prompts: list[list[int]]) -> list[list[int]]:
-        """All responses, in order."""
-        return [response for responses, _ in self.batches(prompts) for response in responses]
-
     @torch.no_grad()
     def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
         base = base_model(self.model)

@@ -30,8 +30,7 @@ class ProfileCritic:
     def __call__(
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
-        if records is None:
-            raise ValueError("the critic of profiles reads the notes from the records")
+        assert records is not None
         return [self.feedback_on(record, response) for record, response in zip(records, responses, strict=True)]
 
     def feedback_on(self, record: Record, response: str) -> Feedback:

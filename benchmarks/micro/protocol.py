@@ -57,7 +57,7 @@ class HeldOutEvaluation:
         sampler = TransformersSampler(model.eval(), model, self.tokenizer, [self.tokenizer.eos_token_id], self.config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1_000_003 * self.config.seed + step)
-            answers = sampler(self.prompts)
+            ((answers, _),) = sampler.batches(self.prompts)
         model.train(training)
         texts = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in answers]
         measured = [score_statements(record, text) for record, text in zip(self.records, texts, strict=True)]
