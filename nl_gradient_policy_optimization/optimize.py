@@ -126,7 +126,7 @@ def prepare(
         asked = trusted_settings(config)
         trusted = make_critic(asked, task, accelerator, "audit_replies", files)
         rewards = AuditedRewards(rewards, CriticRewards(trusted, task, asked), config.audit_share, config.seed)
-        observers.append(Audit(config))
+        observers.append(Audit())
     policy = make_policy(config, accelerator.device)
     prepared = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints, observers)
     if accelerator.is_main_process:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from nl_gradient_policy_optimization.batch import Batch
-from nl_gradient_policy_optimization.config import AuditSettings
 from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.rewards import RewardSource
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
@@ -32,15 +31,12 @@ COUNTS = ("rollouts", "failures", "tokens", "trusted_delta", "compared", "gap", 
 class Audit(Observer):
     """The audits' figures, and the rules that end a run by them."""
 
-    def __init__(self, settings: AuditSettings):
-        self.settings = settings
-
     def figures(self, batch: Batch) -> dict[str, float]:
         audits = torch.tensor([count(rollout.feedback) for rollout in batch.rollouts]).double().sum(0)
         return figures(dict(zip(COUNTS, self.run.reduce(audits).tolist(), strict=True)))
 
     def stop_reason(self) -> str:
-        flips, gap = self.settings.audit_flip_limit, self.settings.audit_gap_limit
+        flips, gap = self.run.config.audit_flip_limit, self.run.config.audit_gap_limit
         return audit_stop_reason(self.run.judged_rows(), flips, gap) if flips or gap else ""
 
 
