@@ -19,6 +19,7 @@ from mkdocs.structure.files import File, Files
 
 import text2grad
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS
+from nl_gradient_policy_optimization.config import PolicyConfig
 from text2grad.configs import Described, described
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,34 +30,24 @@ FOLDERS = (
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)")
 
 
-def _algorithms() -> dict[str, list[str]]:
-    """The classes of methods by the module that they are in."""
-    found: dict[str, list[str]] = {}
-    for place in ALGORITHMS.values():
-        module, _, kind = place.partition(".")
-        found.setdefault(module, []).append(kind)
-    return found
-
-
 SETTINGS = {
-    "annotation": {"rm_data_anno.annotate": ["AnnotateConfig"]},
-    "reward model": {"nl_reward_model.config": ["RewardModelConfig"], "nl_reward_model.infer": ["InferConfig"]},
-    "policy": {
-        "nl_gradient_policy_optimization.config": [
-            "RunSettings", "PolicySettings", "SamplingSettings", "CriticSettings", "RewardSettings", "PPOSettings",
-            "OptimiserSettings", "OutputSettings", "AuditSettings",
-        ],
-        **{f"nl_gradient_policy_optimization.algorithms.{module}": kinds for module, kinds in _algorithms().items()},
-    },
-    "evaluation": {
-        "evaluation.generate": ["GenerateConfig"],
-        "text2grad.models.answering": ["AnsweringConfig", "SamplingConfig"],
-        "evaluation.measuring": ["MeasureConfig"],
-        "evaluation.judge": ["WinRateConfig"],
-        "text2grad.endpoints.judging": ["JudgeConfig"],
-    },
-    "served critic": {"text2grad.integrations.serve": ["ServeConfig"]},
-}  # fmt: skip
+    "annotation": ["rm_data_anno.annotate.AnnotateConfig"],
+    "reward model": ["nl_reward_model.config.RewardModelConfig", "nl_reward_model.infer.InferConfig"],
+    "policy": [
+        *(f"{kind.__module__}.{kind.__name__}" for kind in reversed(PolicyConfig.__bases__)),
+        *(f"nl_gradient_policy_optimization.algorithms.{place}" for place in ALGORITHMS.values()),
+    ],
+    "evaluation": [
+        "evaluation.generate.GenerateConfig",
+        "text2grad.models.answering.AnsweringConfig",
+        "text2grad.models.answering.SamplingConfig",
+        "evaluation.measuring.MeasureConfig",
+        "evaluation.judge.WinRateConfig",
+        "text2grad.endpoints.judging.JudgeConfig",
+    ],
+    "served critic": ["text2grad.integrations.serve.ServeConfig"],
+}
+"""The dataclasses of each page."""
 
 
 def on_config(config: Any) -> Any:
@@ -131,17 +122,17 @@ def reference_page(name: str) -> str:
     return "\n\n".join([f"# {modules[0]}\n\n::: {modules[0]}", *shown]) + "\n"
 
 
-def settings_page(title: str, kinds: dict[str, list[str]]) -> str:
+def settings_page(title: str, places: list[str]) -> str:
     """The settings of a stage's dataclasses as tables: the flag, its other spellings, default, what it does."""
     parts = [f"# Settings: {title}", "Each is a flag (`--name VALUE`) and a line of a YAML file (`--config FILE`)."]
-    for module, names in kinds.items():
-        for name in names:
-            kind = getattr(import_module(module), name)
-            title, _, about = (getdoc(kind) or name).partition("\n")
-            title = f"`--algorithm {kind.name}`: {title}" if hasattr(kind, "uses_values") else title
-            parts += [f"## {title.rstrip('.')}", about]
-            rows = [_row(each) for each in described(kind) if not each.library]
-            parts.append("\n".join(["| setting | default | |", "| --- | --- | --- |", *rows]) if rows else "")
+    for place in places:
+        module, _, name = place.rpartition(".")
+        kind = getattr(import_module(module), name)
+        title, _, about = (getdoc(kind) or name).partition("\n")
+        title = f"`--algorithm {kind.name}`: {title}" if hasattr(kind, "uses_values") else title
+        parts += [f"## {title.rstrip('.')}", about]
+        rows = [_row(each) for each in described(kind) if not each.library]
+        parts.append("\n".join(["| setting | default | |", "| --- | --- | --- |", *rows]) if rows else "")
     return "\n\n".join(parts) + "\n"
 
 
