@@ -110,16 +110,14 @@ class DecoderSampler:
                 "--generation decoder samples from Llama, Mistral and Qwen2 models whose weights are whole, with LoRA "
                 "at most, and take an eighth of a GPU's memory at most; use --generation transformers"
             )
-        self.model, self.end_ids = model, end_ids
-        self.batch_size, self.max_new_tokens = config.generation_batch_size, config.max_new_tokens
-        self.temperature = config.temperature
+        self.model, self.end_ids, self.config = model, end_ids, config
 
     def batches(self, prompts: list[list[int]]) -> Iterator[Samples]:
-        decoder = Decoder(base_model(self.model))
-        size = self.batch_size or len(prompts)
+        decoder, config = Decoder(base_model(self.model)), self.config
+        size = config.generation_batch_size or len(prompts)
         for start in range(0, len(prompts), size):
             chosen = prompts[start : start + size]
-            sampled = decoder.sample(chosen, self.max_new_tokens, self.end_ids, temperature=self.temperature)
+            sampled = decoder.sample(chosen, config.max_new_tokens, self.end_ids, temperature=config.temperature)
             yield [row.ids for row in sampled], [row.logprobs for row in sampled]
 
 
