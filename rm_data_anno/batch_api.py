@@ -62,6 +62,9 @@ class BatchClient(ChatClient):
         self._pending[key] = (request.scope, self.body(request), self.bound(request))
         raise PendingError
 
+    def forget(self, *_: Any) -> None:
+        """Nothing yet: a run that is killed while other batches are out must find the reply when it goes on."""
+
     def run_batches(self) -> None:
         """Collect batches of this run that are still out, or else send one with what is pending and collect that.
 
@@ -186,7 +189,7 @@ def complete_in_batches(client: BatchClient, questions: Sequence[Callable[[], T]
     answers: list[T | None] = [None] * len(questions)
     while True:
         for place, question in enumerate(questions):
-            if answers[place] is None:  # else a reply that led nowhere, forgotten by now, would be paid for again
+            if answers[place] is None:
                 with suppress(PendingError):
                     answers[place] = question()
         if None not in answers:

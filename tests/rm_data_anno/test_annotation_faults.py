@@ -6,12 +6,12 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
+from openai.types import Batch
 
 from rm_data_anno.annotate import annotate
-from rm_data_anno.batch_api import PendingError, complete_in_batches
+from rm_data_anno.batch_api import BatchClient
 from tests.annotation_runs import ROOT, judge, posts, prices, read, record_of, setting, unfinished
 from tests.fault_server import FaultServer
 from text2grad.critics import load_critic
@@ -282,10 +282,36 @@ def test_batches_cost_half_and_second_questions_become_a_second_batch(tmp_path):
         assert len(server.batches) == 2
 
 
-def test_a_question_that_batches_have_answered_is_not_asked_again():
-    """A model's refusal, say, is not kept: asked again while others wait, it would be paid for again."""
-    refused, judged = Mock(side_effect=["refused"]), Mock(side_effect=[PendingError, PendingError, "judged"])
-    assert complete_in_batches(Mock(), [refused, judged]) == (["refused", "judged"], "")
+class Refusing(FaultServer):
+    """Will not judge t3_0."""
+
+    def completion(self, body: dict) -> dict:
+        value = super().completion(body)
+        if record_of(body) == "t3_0":
+            value["choices"][0]["finish_reason"] = "content_filter"
+        return value
+
+
+def test_a_refused_reply_is_paid_for_once_though_the_next_batch_is_killed(tmp_path, monkeypatch):
+    def answer(body: dict) -> str:
+        return judge(body) if len(body["messages"]) > 1 else "no JSON today"
+
+    def killed(client: BatchClient, name: str) -> Batch:
+        if name == "batch_1":
+            raise KeyboardInterrupt
+        return finished(client, name)
+
+    finished = BatchClient._finished
+    with Refusing(answer) as server:
+        config = batched(tmp_path, server, 2)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(BatchClient, "_finished", killed)
+            annotate("slf5k", config)
+        unfinished(config)
+        assert list(map(record_of, server.requests)) == ["t3_0", "t3_1", "t3_1"]
+        assert list(read(tmp_path, ".failed.json")) == ["t3_0"]
+        unfinished(replace(config, retry_failed=True))
+        assert list(map(record_of, server.requests[3:])) == ["t3_0"]
 
 
 def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, capsys):
