@@ -33,8 +33,8 @@ measure_reward_model
 run $baseline step_labels slf5k --data_path "$run/annotated.json" --output_path "$run/steps.json"
 train_reward_model "$run/steps.json" process_reward_model
 
-# Pairs: people's comparisons where the data has them, else the annotator's; and the scalar reward model of PPO.
-run $baseline pairs slf5k --data_path "$run/answers.json" --critic "$annotator" --output_path "$run/pairs.json" "${pairs[@]}"
+# Pairs: people's comparisons where the data has them, else by the annotations; and the scalar reward model of PPO.
+run $baseline pairs slf5k --data_path "$run/annotated.json" --critic "$annotator" --output_path "$run/pairs.json" "${pairs[@]}"
 train_scalar_reward
 train_policies "$run/sft"
 

@@ -8,21 +8,24 @@
   unit tests and writes them).
 - slf5k: records that hold a person's comparison (``generated_summary_for_comparison_A`` and ``_B`` with
   ``comparison_preference``) give that pair. Of other records, responses to one post are ranked by a critic's mean δ
-  per token, in the tokens of ``--tokenizer``.
+  per token, in the tokens of ``--tokenizer``. What ``annotate.py`` has asked that critic is in the record already, and
+  not asked again.
 
 Of one prompt's responses the best is paired with the worst, then the second best with the second worst, and so on up
 to ``--pairs_per_prompt``; equal ones never are. Killed and run again, no critic is asked twice.
 """
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
 from text2grad.configs import TaskConfig, parse, setting
-from text2grad.critics import load_critic
+from text2grad.critics import Critic, load_critic
 from text2grad.critics.asking import feedback_on
 from text2grad.errors import InputError, command
+from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome
 from text2grad.models import load_tokenizer
 from text2grad.records import Records, check_output, generation_of, load_json, load_records, save_json
@@ -122,14 +125,25 @@ def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[s
 def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
     critic, tokenizer = load_critic(config.critic, task), load_tokenizer(config.tokenizer)
     journal, told = f"{config.output_path}.journal.jsonl", f"{critic.name} ranks"
-    outcome = feedback_on(critic, records, task, journal, batch_size=config.batch_size, description=told)
+    said = {key: _said(critic, record, task) for key, record in records.items()}
+    rest = records.like({key: records[key] for key, feedback in said.items() if feedback is None})
+    outcome = feedback_on(critic, rest, task, journal, batch_size=config.batch_size, description=told)
+    said |= {key: task.fields.from_dict(given) for key, given in outcome.results.items()}
 
-    def mean_delta(key: str) -> float:
-        feedback = task.fields.from_dict(outcome.results[key])
+    def mean_delta(key: str, feedback: Feedback) -> float:
         ids = tokenizer(task.response(records[key]), add_special_tokens=False)["input_ids"]
         return sum(token_rewards(ids, tokenizer, feedback, task, scheme_of(feedback)).values) / len(ids)
 
-    return replace(outcome, results={key: mean_delta(key) for key in outcome.results})
+    return replace(outcome, results={key: mean_delta(key, each) for key, each in said.items() if each is not None})
+
+
+def _said(critic: Critic, record: Record, task: Task) -> Feedback | None:
+    """The critic's feedback where an annotation holds it; None where the critic is to be asked."""
+    annotation = record.get("annotation")
+    theirs = isinstance(annotation, dict) and annotation.get("annotator") == critic.name
+    with suppress(FeedbackError):
+        return task.feedback(record) if theirs and task.response(record).strip() else None
+    return None
 
 
 def pair_up(records: Records, values: dict[str, float], task: Task, source: str, config: PairsConfig) -> list[Pair]:

@@ -105,6 +105,14 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     asked = len(critic.judged)
     assert make_pairs(config) == made and len(critic.judged) == asked == 4  # no blank one; the journal remembers
 
+    notes = {"a": Feedback("c", [], ["Bananas"]), "b": Feedback("c", ["parking ticket"]), "c": Feedback("c")}
+    for key, feedback in notes.items():
+        rows[key] = SLF5K.with_feedback(rows[key], feedback, {"annotator": "quoting" if key != "c" else "people"})
+    rows["d"] |= {"textual_feedback": 3, "annotation": {"annotator": "quoting"}}  # broken
+    save_json(tmp_path / "in.json", rows)
+    (tmp_path / "pairs.json.journal.jsonl").unlink()
+    assert make_pairs(config) == made and critic.judged[asked:] == ["So it goes.", "will fail"]  # not what it has said
+
 
 def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
     def judge(prompts, responses):

@@ -41,6 +41,8 @@ def test_each_line_is_a_command_of_its_own(task, flags):
         assert line[0] in ("python", "bash") and (ROOT / line[1]).is_file()
         if line[1].endswith("3_metrics.py"):  # tokens are those of the policy that is to be trained
             assert Path(line[line.index("--tokenizer") + 1]).name in ("Llama-3.1-8B-Instruct", "tiny_model")
+        if line[2:4] == ["pairs", "slf5k"]:  # whose annotator is not asked, and paid, again
+            assert Path(line[line.index("--data_path") + 1]).name == "annotated.json"
     policies = [line for line in lines if line[1].endswith(f"train_{task}.sh") and "policy" in line[1]]
     policies += [line for line in lines if line[1].endswith("run.sh") and line[2] in ("ppo", "ppo_delta", "prm_ppo")]
     assert {Path(line[line.index("--output_dir") + 1]).name for line in policies} == METHODS[task] & {
