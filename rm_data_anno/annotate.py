@@ -95,7 +95,7 @@ def annotate(task: str | Task, config: AnnotateConfig) -> None:
 
     Unit tests without a log are run first; their log goes into the output. Beside the output: ``.journal.jsonl`` (what
     makes a second run go on), ``.report.json`` and ``.report.md``; for critics behind an API ``.replies.jsonl`` (all
-    that was paid for).
+    that was paid for), and for batches ``.batches.json`` and ``.tests.jsonl`` (the logs that their questions show).
 
     Raises:
         InputError: before anything is written.
@@ -136,11 +136,13 @@ def _sandbox(task: Task, config: AnnotateConfig) -> Sandbox | None:
 class _Annotation:
     """The work on each record: complete it, get feedback on it, validate that feedback."""
 
-    def __init__(self, task: Task, critic: Critic, sandbox: Sandbox | None, settings: dict[str, Any]):
-        self.task, self.critic = task, critic
+    def __init__(
+        self, task: Task, critic: Critic, sandbox: Sandbox | None, settings: dict[str, Any], logs: Path | None = None
+    ):
+        self.task, self.critic, self.logs = task, critic, logs
         self.prepare = partial(with_log, sandbox=sandbox, task=task) if sandbox else None
-        tests = {"test_seconds": sandbox.seconds, "verdicts": VERDICTS} if sandbox else {}
-        self.settings = {"stage": "annotation", "task": task.name, **settings, **tests}
+        self.tests = {"test_seconds": sandbox.seconds, "verdicts": VERDICTS} if sandbox else {}
+        self.settings = {"stage": "annotation", "task": task.name, **settings, **self.tests}
         self.chat = critic if isinstance(critic, ChatCritic) else None
         self.client: ChatClient | None = self.chat.client if self.chat else None
         self.cache = self.client.cache if self.client else None
@@ -184,11 +186,11 @@ class _Annotation:
         }
         if critic.variant == "human_feedback":
             settings["feedback_field"] = critic.feedback_field
-        return cls(task, critic, sandbox, settings)
+        return cls(task, critic, sandbox, settings, _beside(output, "tests.jsonl") if config.batch_api else None)
 
     def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception | None]:
         """The fields that annotation adds to each record, or why it could not; None where no answer came yet."""
-        prepared = list(self._pool.map(self.prepare, batch)) if self.prepare else batch
+        prepared = self._prepared(ids, batch)
         given: list[ChatFeedback | None]
         if self.chat:
             questions = [partial(self._ask, self.chat, *pair) for pair in zip(ids, prepared, strict=True)]
@@ -203,6 +205,33 @@ class _Annotation:
             None if feedback is None else self._added(record_id, before, record, feedback)
             for record_id, before, record, feedback in zip(ids, batch, prepared, given, strict=True)
         ]
+
+    def _prepared(self, ids: list[str], batch: list[Record]) -> list[Record]:
+        """The records with their logs; those that a batch is asked about are kept beside the output.
+
+        Tests that run again may print something else, and with another log it is another question than the one asked.
+        """
+        if not (prepare := self.prepare):
+            return batch
+        if not self.logs:
+            return list(self._pool.map(prepare, batch))
+
+        def run(_: list[str], values: list[Any]) -> list[dict[str, Any]]:
+            return [
+                {key: value for key, value in prepare(record).items() if record.get(key) != value}
+                for record, _ in values
+            ]
+
+        logs = map_records(
+            {record_id: [record, self.tests] for record_id, record in zip(ids, batch, strict=True)},
+            run,
+            journal=self.logs,
+            settings={"stage": "tests"},
+            workers=os.cpu_count() or 1,
+            result_type=dict,
+            description="running tests",
+        ).whole()
+        return [record | logs.results[record_id] for record_id, record in zip(ids, batch, strict=True)]
 
     def _ask(self, critic: ChatCritic, record_id: str, record: Record) -> ChatFeedback:
         prompt, response = self.task.prompt(record), self.task.response(record)

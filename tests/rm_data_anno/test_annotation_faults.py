@@ -18,7 +18,8 @@ from text2grad.critics import load_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError, reply_schema
 from text2grad.records import save_json
-from text2grad.tasks import get_task
+from text2grad.sandbox import Sandbox
+from text2grad.tasks import Task, get_task
 
 
 def test_records_come_back_with_critique_spans_usage_and_reasoning(tmp_path):
@@ -324,6 +325,27 @@ def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, caps
         assert len(server.batches) == 1
         assert len(server.requests) == 3
     assert list(read(tmp_path)) == list(posts(3))
+
+
+def test_a_test_whose_output_varies_is_run_once_and_its_batch_found(tmp_path, monkeypatch):
+    def with_log(record: dict, sandbox: Sandbox, task: Task) -> dict:
+        runs.append(sandbox.seconds)
+        return {**record, "log": {"passed": True, "stdout": f"run {len(runs)}"}}
+
+    def answer(body: dict) -> str:
+        return json.dumps({"code_feedback": "Right.", "improvement_code": ["pass"], "wrong_code": []})
+
+    runs: list[float] = []
+    monkeypatch.setattr("rm_data_anno.annotate.with_log", with_log)
+    records = {"k": {"question": "Do nothing.", "solution": "pass", "test": "def test(): print(id(test))"}}
+    with FaultServer(answer) as server:
+        config = setting(tmp_path, server, records, batch_api=True, batch_poll_seconds=0)
+        for seconds in (9.0, 10.0):  # other settings, before any record is finished: other logs
+            with pytest.raises(SystemExit, match="1"):
+                annotate("kodcode", replace(config, test_seconds=seconds))
+        annotate("kodcode", config)
+        assert runs == [9.0, 10.0] and len(server.requests) == 2
+    assert read(tmp_path)["k"]["log"]["stdout"] == "run 2"
 
 
 def test_replies_that_were_kept_before_a_kill_are_counted_once(tmp_path):
