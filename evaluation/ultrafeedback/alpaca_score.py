@@ -39,6 +39,7 @@ from text2grad.errors import InputError, StopRunError, command
 from text2grad.records import check_output, fingerprint, save_text
 
 ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
+_ENOUGH = 20  # pairs that tell whether the judge gives log-probabilities at all
 
 
 @dataclass(kw_only=True)
@@ -66,13 +67,16 @@ def completions_by(client: ChatClient):
     """alpaca_eval's ``fn_completions``, answered by ``client``."""
     from alpaca_eval.utils import prompt_to_chatml
 
+    mute: list[str] = []  # pairs whose reply has none, as where a filter took it away
+
     def ask(prompt: str) -> dict[str, Any] | None:
         try:
             reply = client.complete(prompt_to_chatml(prompt), logprobs=5, max_tokens=1, scope=fingerprint(prompt))
         except ChatError:
             return None
         if not reply.logprobs:
-            raise InputError(f"{client.base_url}: {client.model} gives no log-probabilities, which AlpacaEval weighs")
+            mute.append(prompt)
+            return None
         tokens = [
             {"top_logprobs": [{"token": token, "logprob": value} for token, value in choice.items()]}
             for choice in reply.logprobs
@@ -80,8 +84,13 @@ def completions_by(client: ChatClient):
         return {"text": reply.text, "logprobs": {"content": tokens}}
 
     def complete(prompts: Sequence[str], **_: Any) -> dict[str, list]:
+        replies: list[dict[str, Any] | None] = []
         with ThreadPoolExecutor(client.concurrency) as pool:
-            replies = list(tqdm(pool.map(ask, prompts), total=len(prompts), desc="judge", unit="pair"))
+            for reply in tqdm(pool.map(ask, prompts), total=len(prompts), desc="judge", unit="pair"):
+                replies.append(reply)
+                if mute and len(replies) in (_ENOUGH, len(prompts)) and not any(replies):
+                    told = "gives no log-probabilities, which AlpacaEval weighs"
+                    raise InputError(f"{client.base_url}: {client.model} {told}")
         # A failed request is a reply without a known token: alpaca_eval then leaves that pair out.
         nothing = {"text": "", "logprobs": {"content": [{"top_logprobs": []}]}}
         found = [reply or nothing for reply in replies]

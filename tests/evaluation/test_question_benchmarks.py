@@ -161,8 +161,15 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
             told = LogprobJudge.alternatives(first, second)
             return told[2:] if len(first) % 3 == 0 else told  # neither m nor M among its likeliest tokens
 
+        def completion(self, body: dict) -> dict:
+            value = super().completion(body)
+            if "Say 0." in body["messages"][-1]["content"]:  # filtered: no token at all
+                value["choices"][0] |= {"finish_reason": "content_filter", "logprobs": {"content": []}}
+            return value
+
     with Mute(lambda body: "m") as server:
         result = scored_by_alpaca_eval(server, outputs, tmp_path / "b.json")
+    assert result["records"]["0"]["judge_failures"] == 1
     failures = result["metrics"]["judge_failures"]["value"]
     assert 0.1 < failures < 0.6
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))
