@@ -55,4 +55,9 @@ class RewardModelConfig(TrainingSettings, SFTConfig):
             self.dataset_kwargs: dict[str, Any] = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
             self.remove_unused_columns = False
         super().__post_init__()
+        if self.load_best_model_at_end and self.save_strategy == "steps" and self.save_steps != self.eval_steps:
+            raise InputError(
+                f"--save_steps {self.save_steps}, --eval_steps {self.eval_steps}: the best weights would be lost where "
+                "they are not saved; give both the same, or --load_best_model_at_end false"
+            )
         go_on_with_adapter(self)

@@ -86,9 +86,7 @@ class Monitor(TrainerCallback):
             for name, value in row.items():
                 if name in _LOSSES or name.startswith("eval_feedback_"):
                     latest[name] = value
-        if state.best_metric is not None:
-            latest["best_step"] = state.best_global_step
-        return latest
+        return latest | ({"best_step": self.best_step} if self.best_step else {})
 
 
 def feedback_metrics(parsed: list, responses: list[str]) -> dict[str, float]:

@@ -94,8 +94,8 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     trainer = _trainer(config, tokenizer, encoded, held_out, monitor)
     finetuning.train(trainer)
     if config.load_best_model_at_end:
-        monitor.best_step = trainer.state.best_global_step
-    if held_out.examples and not _evaluated(trainer.state):
+        monitor.best_step = _loaded_step(trainer.state, output, config)
+    if held_out.examples and not _evaluated(trainer.state, monitor.best_step):
         trainer.evaluate()
     trainer.save_model()
     if trainer.is_world_process_zero():
@@ -118,10 +118,21 @@ def _say_next(task: Task, config: RewardModelConfig) -> None:
     )
 
 
-def _evaluated(state: TrainerState) -> bool:
+def _loaded_step(state: TrainerState, output: Path, config: RewardModelConfig) -> int | None:
+    """The step of the best checkpoint, which the trainer has loaded at its end; None where there was none to load."""
+    loaded = int(state.best_model_checkpoint.rpartition("-")[2]) if state.best_model_checkpoint else None
+    if loaded != state.best_global_step and config.process_index == 0:
+        print(
+            f"warning: {output}: checkpoint-{state.best_global_step}, of the lowest validation loss, is lost; "
+            f"the weights are those of step {loaded or state.global_step}"
+        )
+    return loaded
+
+
+def _evaluated(state: TrainerState, best_step: int | None) -> bool:
     """Whether the weights now in memory are those of the last evaluation."""
     steps = [row["step"] for row in state.log_history if "eval_loss" in row]
-    return steps[-1:] == [state.global_step] and state.best_global_step in (None, state.global_step)
+    return steps[-1:] == [best_step or state.global_step]
 
 
 def _split(records: Records, task: Task, config: RewardModelConfig) -> tuple[Records, Records]:

@@ -34,13 +34,13 @@ from text2grad.models import load_model
 from text2grad.records import load_json
 
 LORA = {"lora_r": 16, "lora_target_modules": ["all-linear"], "lora_dropout": 0.1, "learning_rate": 1e-2}
+BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}
 
 
 def test_the_folder_explains_itself(tmp_path):
     """LoRA with evaluation: adapter, tokenizer, prompt, description with data, split, versions and metrics."""
     data = write(tmp_path, slf5k_records())
-    steps = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    train("slf5k", settings(tmp_path, data, **LORA, **steps, load_best_model_at_end=True))
+    train("slf5k", settings(tmp_path, data, **LORA, **BEST, eval_steps=2, save_steps=2))
     folder = tmp_path / "reward_model"
     description, prompt = RewardModelDescription.load(folder, "slf5k")
     assert prompt.text == PROMPT
@@ -310,6 +310,7 @@ def test_the_default_settings_are_the_papers(task_name, prompt_length, length, t
     [
         ({"max_prompt_tokens": 900, "max_length": 900}, "must lie between"),
         ({"packing": True, "responses_per_row": 3}, "packed already"),
+        ({**BEST, "eval_steps": 0.05, "save_steps": 0.1}, "give both the same"),
         ({"learning_rate": -1.0}, "--learning_rate must be at least 0"),
         ({"lora_r": -2}, "--lora_r must be at least 0"),
         ({"seed": 2**64}, "--seed must be below"),

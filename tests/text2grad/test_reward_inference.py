@@ -15,7 +15,7 @@ from nl_reward_model.infer import InferConfig, infer
 from nl_reward_model.measures.paired_feedback import load_feedback_rows
 from nl_reward_model.train_rm import train
 from tests.fault_server import FaultServer
-from tests.processes import run_ranks
+from tests.processes import flip_byte, run_ranks
 from tests.reward_records import memorised, settings, slf5k_records, write
 from tests.tiny import model, tiny_model, tokenizer
 from text2grad.critics import load_critic
@@ -293,14 +293,31 @@ def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     assert len(rows) == 6 and all(row["predicted"] is None and row["parse_error"] for row in rows.values())
 
 
-def test_a_models_figures_are_of_the_weights_in_its_folder(tmp_path):
+def test_a_models_figures_are_of_the_weights_in_its_folder(tmp_path, capsys):
     """A first step at rate 0 leaves a model that knows its records by heart; the second ruins it."""
     folder, records = memorised()
     every = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
     given = {"model": str(folder), "learning_rate": 1.0, "warmup_steps": 1, "max_steps": 2, "validation_share": 0.5}
-    train("slf5k", settings(tmp_path, write(tmp_path, records), **given, **every, load_best_model_at_end=True))
-    metrics = RewardModelDescription.load(tmp_path / "reward_model", "slf5k")[0].metrics
-    assert (metrics["best_step"], metrics["eval_feedback_parse_rate"]) == (1, 1.0)
+    made, moved, data = tmp_path / "made", tmp_path / "moved", write(tmp_path, records)
+
+    def figures(output: Path) -> tuple[int | None, float]:
+        config = settings(tmp_path, data, **given, **every, load_best_model_at_end=True, output_dir=str(output))
+        train("slf5k", config)
+        metrics = RewardModelDescription.load(output, "slf5k")[0].metrics
+        (output / "reward_model.json").unlink()  # as if killed right before
+        return metrics.get("best_step"), metrics["eval_feedback_parse_rate"]
+
+    assert figures(made) == (1, 1.0)
+    assert "weights here" not in (made / "checkpoint-2" / "README.md").read_text()
+    shutil.move(made, moved)
+    assert figures(moved) == (1, 1.0)
+    of_the_best = (moved / "feedback" / "step-000001.jsonl").read_text()
+    flip_byte(moved / "checkpoint-1" / "model.safetensors")
+    assert figures(moved) == (None, 0.0)
+    assert "checkpoint-1, of the lowest validation loss, is lost; the weights are those of step 2" in (
+        capsys.readouterr().out
+    )
+    assert (moved / "feedback" / "step-000001.jsonl").read_text() == of_the_best
 
 
 ABOUT = {
