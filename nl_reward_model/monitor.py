@@ -16,8 +16,6 @@ from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.records import Records, save_text
 
-_LOSSES = {"train_loss", "eval_loss", "eval_mean_token_accuracy"}
-
 
 class Monitor(TrainerCallback):
     """Writes feedback on the same few validation records at every evaluation, and describes every checkpoint."""
@@ -80,11 +78,16 @@ class Monitor(TrainerCallback):
             self.description.save(folder, self.prompt.prompt)
 
     def metrics(self, state: TrainerState) -> dict[str, Any]:
-        """The latest value of each figure of training and validation."""
+        """The latest value of each figure of validation, and the mean training loss of all steps logged so far."""
         latest: dict[str, Any] = {"step": state.global_step}
+        logged, losses = 0, 0.0  # the trainer's own mean begins where it was last resumed
         for row in state.log_history:
+            if "loss" in row:
+                losses += row["loss"] * (row["step"] - logged)
+                logged = row["step"]
+                latest["train_loss"] = losses / logged
             for name, value in row.items():
-                if name in _LOSSES or name.startswith("eval_feedback_"):
+                if name.startswith(("eval_loss", "eval_mean_token_accuracy", "eval_feedback_")):
                     latest[name] = value
         return latest | ({"best_step": self.best_step} if self.best_step else {})
 

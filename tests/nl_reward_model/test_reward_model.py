@@ -7,19 +7,20 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 from trl import SFTTrainer
 
 from nl_reward_model import train_rm
 from nl_reward_model.card import SERVE
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.merge_lora import MergeConfig, merge
-from nl_reward_model.monitor import feedback_metrics
+from nl_reward_model.monitor import Monitor, feedback_metrics
 from nl_reward_model.train_rm import train
 from tests.conftest import ROOT
 from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone
@@ -327,6 +328,12 @@ def test_what_cannot_be_is_refused(tmp_path, changes, complaint):
     with pytest.raises(InputError, match=complaint):
         train("slf5k", settings(tmp_path, changes.pop("data_path", data), **changes))
     assert not list(tmp_path.glob("reward_model/*.safetensors"))
+
+
+def test_the_training_loss_is_the_mean_over_all_steps_also_of_a_run_that_was_resumed():
+    rows = [{"step": 10, "loss": 4.0}, {"step": 12, "loss": 1.0}, {"step": 12, "train_loss": 0.0}]
+    metrics = Monitor.metrics(Mock(best_step=None), TrainerState(global_step=12, log_history=rows))
+    assert metrics == {"step": 12, "train_loss": 3.5}
 
 
 def test_feedback_metrics_count_what_cannot_be_read_or_found():
