@@ -22,6 +22,11 @@ _METRICS = {
 }
 
 
+def figure(value: float) -> str:
+    """A number of steps in full, anything else in four digits."""
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
 def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapter: bool) -> str:
     """Task, base, data, prompt, settings, metrics, and how to load and use it, in the form that hubs read.
 
@@ -32,7 +37,7 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
     written = "a critique, then" if description.critique else "without a critique,"
     task = description.task, description.task_source
     metrics = {name: value for name, value in description.metrics.items() if value is not None}
-    rows = [[label, f"{metrics[name]:.4g}"] for name, label in _METRICS.items() if name in metrics]
+    rows = [[label, figure(metrics[name])] for name, label in _METRICS.items() if name in metrics]
     table = "Not measured yet.\n"
     if rows:
         table = tabulate(rows, ["measured in training", ""], tablefmt="github", disable_numparse=True) + "\n"

@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset, disable_progress_bars
 from transformers import TrainerState
 
-from nl_reward_model.card import reward_model_card
+from nl_reward_model.card import figure, reward_model_card
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.data import check_disjoint, split_by_prompt, spread
 from nl_reward_model.monitor import Monitor
@@ -103,7 +103,7 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
         save_checksums(output)
         description.save(output, file)
         save_text(output / "README.md", reward_model_card(description, file, bool(config.lora_r)))
-        print(f"finished: {', '.join(f'{name} {value:.4g}' for name, value in description.metrics.items())}")
+        print(f"finished: {', '.join(f'{name} {figure(value)}' for name, value in description.metrics.items())}")
         print(f"reward model: {output}")
         _say_next(task, config)
 

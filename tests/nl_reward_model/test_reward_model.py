@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerState
 from trl import SFTTrainer
 
 from nl_reward_model import train_rm
-from nl_reward_model.card import SERVE
+from nl_reward_model.card import SERVE, reward_model_card
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.merge_lora import MergeConfig, merge
 from nl_reward_model.monitor import Monitor, feedback_metrics
@@ -65,6 +65,9 @@ def test_the_folder_explains_itself(tmp_path):
         card = (saved / "README.md").read_text()
         assert description.data["hash"] in card and prompt.fingerprint in card and "None" not in card
         assert AutoPeftModelForCausalLM.from_pretrained(str(saved))
+    description.metrics = {"step": 12345, "eval_loss": 1.23456}
+    card = reward_model_card(description, prompt, adapter=True)
+    assert "| 12345 " in card and "| 1.235 " in card
 
     merging = MergeConfig(model=str(folder), output_dir=str(tmp_path / "merged"), base_model=str(tmp_path / "model"))
     (tmp_path / "merged").mkdir()
