@@ -61,6 +61,7 @@ class InferConfig(Endpoint):
     gpu_ids: str = setting("", "as in 0,1: the GPUs that hold the model; one, if not given")
     gpu_memory: str = setting("", "as in 30GiB: how much of each GPU the weights may take")
     base_url: str | None = setting(None, "http://HOST:PORT/v1#NAME of a server that runs the model; NAME: --model")
+    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
     max_cost_usd: float | None = setting(None, "for --base_url: spend no more than this in one run")
 
     def __post_init__(self) -> None:
@@ -105,6 +106,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
         },
         batch_size=1 if config.base_url else config.batch_size,  # what is paid for is kept as it comes
         workers=config.concurrency if config.base_url else 0,
+        retry_failed=config.retry_failed,
         result_type=str,
         description="feedback",
     ).whole()
@@ -230,7 +232,8 @@ def _report(
 ) -> None:
     readable = sum(row["predicted"] is not None for row in rows.values())
     unreadable = len(rows) - readable - failed
-    print(f"feedback on {len(rows)} responses: {readable} readable, {unreadable} not, {failed} failed")
+    again = "; --retry_failed asks for them again" if failed else ""
+    print(f"feedback on {len(rows)} responses: {readable} readable, {unreadable} not, {failed} failed{again}")
     if unreadable:
         constrain = "" if config.constrained == "quotes" or config.base_url else ", --constrained quotes"
         print(

@@ -279,6 +279,23 @@ def test_infer_pays_once_for_each_reply_of_a_server(tmp_path):
     assert "hunter2" not in (tmp_path / "judged.json.journal.jsonl").read_text()
 
 
+def test_infer_asks_again_for_what_a_server_refused_once_told_to(tmp_path, capsys):
+    """A server begun with too short a context answers 400, and is begun again with a longer one."""
+    folder, _ = memorised()
+    reply = json.dumps(SLF5K.fields.to_dict(Feedback("Fine.", ["I"], [])))
+    short = (400, {}, b'{"error": {"message": "maximum context length is 8 tokens"}}')
+    with FaultServer(lambda body: reply, raw=lambda body: short if "(0)" in str(body) else None) as server:
+        files = {"data_path": write(tmp_path, slf5k_records(2)), "output_path": str(tmp_path / "judged.json")}
+        config = InferConfig(model=str(folder), base_url=server.url, concurrency=1, **files)
+        infer("slf5k", config)
+        server.raw = lambda body: None
+        infer("slf5k", config)
+        assert capsys.readouterr().out.count("3 failed; --retry_failed asks for them again") == 2
+        assert len(server.requests) == 6
+        infer("slf5k", replace(config, retry_failed=True))
+        assert "6 readable, 0 not, 0 failed\n" in capsys.readouterr().out and len(server.requests) == 9
+
+
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     folder, known = memorised()
     data = write(tmp_path, known)
