@@ -123,7 +123,7 @@ def _statement_starts(code: str) -> Iterator[int]:
     lines = line_intervals(code)
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         yield from (start for start, end in lines if code[start:end].strip())
         return
     for node in ast.walk(tree):
