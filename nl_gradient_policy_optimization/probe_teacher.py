@@ -71,11 +71,11 @@ def probe(config: ProbeConfig, task: Task | None = None, rewards: RewardSource |
 
 
 def shuffled(batch: Batch) -> Batch:
-    """Each rollout with its own labels and the critique of the next one."""
-    rollouts, other = batch.rollouts, batch.select(range(len(batch)))
+    """Each rollout with its own labels, and the critique of the next one with the quotes that are taken out of it."""
+    received, other = [each.received for each in batch.rollouts], batch.select(range(len(batch)))
     other.rollouts = [
-        replace(rollout, feedback=replace(rollout.received, critique=following.received.critique))
-        for rollout, following in zip(rollouts, [*rollouts[1:], *rollouts[:1]], strict=True)
+        replace(rollout, feedback=replace(rollout.received, critique=following.critique, poor=following.poor))
+        for rollout, following in zip(batch.rollouts, [*received[1:], *received[:1]], strict=True)
     ]
     return other
 
