@@ -52,6 +52,8 @@ class SecondAttempts(Text2Grad):
         return self.learn
 
     def check(self, config: PolicyConfig) -> None:
+        if not config.critique:
+            raise InputError("--critique false leaves --algorithm second nothing to read; leave one of them out")
         if config.deepspeed or config.generation.startswith("vllm"):
             raise InputError(
                 "--algorithm second is for runs without --deepspeed, and with --generation auto, decoder or "
@@ -70,7 +72,7 @@ class SecondAttempts(Text2Grad):
 
     def begin(self, run) -> None:
         super().begin(run)
-        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.learner.scorer)
+        self.reader = CritiqueReader(self.teacher_prompt, run)
 
     def sampled(self, count: int) -> int:
         return count // 2
@@ -95,7 +97,8 @@ class SecondAttempts(Text2Grad):
         """y1 of each rollout: sampled by the policy that has read the critique, with the prompt of y0."""
         run = self.run
         set_seed(mixed_seed(run.config.seed, run.finished_steps + 1, run.accelerator.process_index, 1))
-        prompts = [self.reader.prompt_ids(each, run.config.max_new_tokens) or each.prompt_ids for each in first]
+        ids = self.reader.requests(first, run.config.max_new_tokens)
+        prompts = [read or y0.prompt_ids for read, y0 in zip(ids, first, strict=True)]
         return [each for batch in run.collector.sample([y0.id for y0 in first], prompts) for each in batch]
 
     def advantages(self, batch: Batch) -> Tensor:

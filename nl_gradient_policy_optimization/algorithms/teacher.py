@@ -7,7 +7,7 @@ whole distribution on poor spans, and ``all`` on every token, without any quotes
 ``text2grad/losses/teacher.py``. What the teacher reads is a text file of the task, ``prompts/teacher.txt``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +95,7 @@ class Teacher(Text2Grad):
 
     def begin(self, run) -> None:
         super().begin(run)
-        self.reader = CritiqueReader(self.teacher_prompt, run.task, run.tokenizer, run.learner.scorer)
+        self.reader = CritiqueReader(self.teacher_prompt, run)
         self.average: dict[str, Tensor] = {}
         if self.teacher_weights == "average":
             self.average = {name: weight.detach().clone() for name, weight in self._trained()}
@@ -115,19 +115,9 @@ class Teacher(Text2Grad):
         return batch
 
     def read(self, batch: Batch) -> None:
-        """Give the batch the teacher's log-probabilities; without a critique they are the policy's own.
-
-        Raises:
-            InputError: none of the step's rollouts has a critique.
-        """
-        ids = [self.reader.prompt_ids(rollout, len(rollout.response_ids)) for rollout in batch.rollouts]
+        """Give the batch the teacher's log-probabilities; without a critique they are the policy's own."""
+        ids = self.reader.requests(batch.rollouts)
         taught = torch.tensor([float(bool(chosen)) for chosen in ids], dtype=batch.dtype)
-        if float(self.run.reduce(taught.sum())) == 0:
-            raise InputError(
-                f"--teacher {self.teacher} reads critiques, and no rollout of this step has one that fits; use a "
-                "critic that writes them (a reward model trained with critiques, an LLM, a program), or --algorithm "
-                "text2grad"
-            )
         prompts = [chosen or rollout.prompt_ids for chosen, rollout in zip(ids, batch.rollouts, strict=True)]
         readers = batch.with_prompts(prompts)
         with self._as_teacher() as as_reference:
@@ -266,15 +256,30 @@ class TaughtVerdict(Teacher, Verdict):
 class CritiqueReader:
     """What a policy is given to read of a rollout's critique: the task's teacher prompt, or the file of a setting."""
 
-    def __init__(self, path: str, task: Task, tokenizer: PreTrainedTokenizerBase, scorer):
-        self.prompt, self.task, self.tokenizer = load_teacher_prompt(task, path), task, tokenizer
-        self.positions = getattr(scorer.config.get_text_config(), "max_position_embeddings", None)
+    def __init__(self, path: str, run):
+        self.run, self.prompt = run, load_teacher_prompt(run.task, path)
+        self.positions = getattr(run.learner.scorer.config.get_text_config(), "max_position_embeddings", None)
+
+    def requests(self, rollouts: Sequence[Rollout], room: int = 0) -> list[list[int]]:
+        """:meth:`prompt_ids` of each, with ``room`` for so many tokens, or else for its own response.
+
+        Raises:
+            InputError: the step's rollouts have nothing to read, on any rank.
+        """
+        ids = [self.prompt_ids(each, room or len(each.response_ids)) for each in rollouts]
+        if not self.run.reduce(torch.tensor(float(any(ids)))):
+            raise InputError(
+                f"--algorithm {self.run.algorithm.name} reads critiques, and no rollout of this step has one that "
+                "fits; use a critic that writes them (a reward model trained with critiques, an LLM, a program), or "
+                "--algorithm text2grad"
+            )
+        return ids
 
     def prompt_ids(self, rollout: Rollout, room: int) -> list[int]:
         """Empty where there is nothing to read, or where it and ``room`` tokens are more than the model's positions."""
         if not rollout.counts or not rollout.received.critique.strip():
             return []
-        ids = encode_teacher_prompt(rollout, self.prompt, self.task, self.tokenizer)
+        ids = encode_teacher_prompt(rollout, self.prompt, self.run.task, self.run.tokenizer)
         fits = self.positions is None or len(ids) + room <= self.positions
         return ids if fits else []
 

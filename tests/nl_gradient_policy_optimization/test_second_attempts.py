@@ -99,9 +99,12 @@ def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
     ids = reader.prompt_ids(rollout, 8)
     read = trainer.tokenizer.decode(ids)
     assert "You said: It barks.\nBut: 'barks' is odd.\nAgain:" in read
-    assert reader.prompt_ids(replace(rollout, feedback=RolloutFeedback([0.0])), 8) == []
+    silent = replace(rollout, feedback=RolloutFeedback([0.0]))
     asked, batches = [], trainer.collector.sampler.batches
     trainer.collector.sampler.batches = lambda prompts: asked.extend(prompts) or batches(prompts)
-    for reader.positions in (len(ids) + 8, len(ids) + 7):  # room for the answer of 8 tokens, and for one less
-        trainer.algorithm.try_again([rollout])
+    reader.positions = len(ids) + 8  # room for the answer of 8 tokens
+    trainer.algorithm.try_again([rollout, silent])
     assert asked == [ids, rollout.prompt_ids]
+    reader.positions -= 1
+    with pytest.raises(InputError, match="--algorithm second reads critiques, and no rollout of this step has one"):
+        trainer.algorithm.try_again([rollout, silent])

@@ -119,7 +119,7 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
 
 
 def test_no_critique_no_teacher(tmp_path):
-    with pytest.raises(InputError, match="--teacher gate reads critiques"):
+    with pytest.raises(InputError, match="--algorithm teacher reads critiques"):
         optimize("slf5k", tiny_config(tmp_path, algorithm="teacher", teacher="gate"), ScriptedRewards())
 
 

@@ -238,6 +238,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"critic": "http://h:1/v1#m", "critic_variant": "human_feedback"}, "record's response, not about new ones"),
         ({"critic": "http://h:1/v1#m", "critic_variant": "dense"}, "ignores the scores of --critic_variant dense"),
         ({"algorithm": "second", "rollouts_per_prompt": 4}, "half"),
+        ({"algorithm": "second", "critique": False}, "--critique false leaves --algorithm second nothing to read"),
         ({"algorithm": "second", "generation": "vllm_server", "vllm_url": ["http://h:1"]}, "--generation auto"),
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
         ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
