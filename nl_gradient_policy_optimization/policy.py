@@ -125,17 +125,15 @@ class PolicyScorer(nn.Module):
             if kl is not None:
                 with self._as_reference() as reference:
                     reference_hidden = _hidden_states(reference, input_ids, attention_mask, length)[chosen]
-                    head = _head(reference)
             ref_logprobs = divergence = None
+            options = {"base": base, "entropy": entropy, "top_k": top_k}
             if kl == "full":
                 pair = [hidden[chosen], reference_hidden, targets, *asked]
-                options = {"base": base, "reference_head": head, "entropy": entropy, "top_k": top_k}
                 logprobs, entropies, ref_logprobs, divergence, *extra = self._in_chunks(
                     self._against_reference, pair, **options
                 )
             else:
                 wanted = [hidden[chosen], targets, *asked]
-                options = {"base": base, "entropy": entropy, "top_k": top_k}
                 if torch.is_grad_enabled() and not (entropy or top_k or asked) and _frozen(base):
                     logprobs = _WithGradient.apply(*wanted, partial(self._statistics, **options), self.chunk)
                     entropies, extra = torch.zeros_like(logprobs), []
@@ -143,7 +141,8 @@ class PolicyScorer(nn.Module):
                     logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
                 if kl is not None:
                     pair = [reference_hidden, targets]
-                    ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
+                    with self._as_reference() as reference:
+                        ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
                     divergence = sampled_kl(kl, logprobs, ref_logprobs)
             per_token = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl": divergence}
             names = [name for name, wanted in (("top_ids", top_k), ("at", asked)) if wanted]
@@ -229,13 +228,13 @@ class PolicyScorer(nn.Module):
         at: Tensor | None = None,
         *,
         base: PreTrainedModel,
-        reference_head: Callable,
         entropy: bool,
         top_k: int = 0,
     ) -> tuple[Tensor, ...]:
         """``[N, H], [N, H], [N] -> 4 x [N]``: :meth:`_statistics`, the reference's log-probability, the full KL."""
         log_probs = self._tempered(_head(base)(hidden)).log_softmax(-1)
-        ref_log_probs = self._tempered(reference_head(reference_hidden)).log_softmax(-1)
+        with self._as_reference() as reference:  # an adapter may be on the head
+            ref_log_probs = self._tempered(_head(reference)(reference_hidden)).log_softmax(-1)
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
         entropies = -(log_probs.exp() * log_probs).sum(-1) if entropy else torch.zeros_like(logprobs)
         extra: tuple[Tensor, ...] = (log_probs.topk(min(top_k, log_probs.shape[-1])).indices,) if top_k else ()

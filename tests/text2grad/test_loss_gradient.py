@@ -9,11 +9,14 @@ import torch
 from nl_gradient_policy_optimization import policy
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.weights import trainable
+from tests.tiny import adapted, tiny_model
 from tests.tiny_runs import ScriptedRewards, ready_batch, tiny_config
 from text2grad.losses.kl import sampled_kl
 from text2grad.models import load_model
 
 FAMILIES = ["llama", "mistral", "qwen3", "gemma2", "gpt2"]
+HEAD, ADAPTER = {"lora_target_modules": ["q_proj", "lm_head"]}, {"modules_to_save": ["lm_head"]}
+"""The vocabulary head is trained, too: by a new adapter, and by one that goes on."""
 
 
 def relative_error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
@@ -199,12 +202,21 @@ def test_first_step_is_along_the_nl_gradient(tmp_path):
     assert relative_error(gradients_of_one_update(trainer)["policy"], expected) < 1e-6
 
 
-@pytest.mark.parametrize(("family", "lora_r"), [*((family, 4) for family in FAMILIES), ("llama", 0)])
-def test_scores_are_the_models_own(tmp_path, family, lora_r):
+@pytest.mark.parametrize(
+    ("family", "start"),
+    [
+        *((family, {"lora_r": 4}) for family in FAMILIES),
+        *(("llama", start) for start in ({"lora_r": 0}, HEAD, ADAPTER)),
+    ],
+)
+def test_scores_are_the_models_own(tmp_path, family, start):
     """Log-probabilities, entropy and full KL of a padded batch, against the bare models on each response alone."""
+    if start is ADAPTER:
+        adapted(load_model(tiny_model(tmp_path / "tiny"), "float32"), **start).save_pretrained(tmp_path / "adapter")
+        start = {"model": str(tmp_path / "adapter")}
     # Gemma's eager attention turns a padded row of float64 into NaN (its softmax is in float32).
     dtype = "float32" if family == "gemma2" else "float64"
-    trainer, rollouts = ready_trainer(tmp_path, family=family, dtype=dtype, lora_r=lora_r)
+    trainer, rollouts = ready_trainer(tmp_path, family=family, dtype=dtype, **start)
     rtol, atol = (1e-4, 1e-5) if family == "gemma2" else (1e-6, 1e-9)
     model, reference = trainer.learner.scorer.model, load_model(trainer.config.model, dtype)
     for rollout in rollouts:
@@ -220,6 +232,8 @@ def test_scores_are_the_models_own(tmp_path, family, lora_r):
         for name, values in expected.items():
             torch.testing.assert_close(getattr(rollout, name).double(), values.detach(), rtol=rtol, atol=atol)
         assert rollout.kl.min() > 0
+    sampled = trainer.learner.scorer(*trainer.batch_of_test.inputs(), kl="k1")
+    torch.testing.assert_close(sampled.ref_logprobs, trainer.batch_of_test.ref_logprobs, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("kl", ["k1", "abs", "mse", "k3"])
