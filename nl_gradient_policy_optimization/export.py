@@ -30,8 +30,6 @@ def export(trainer: NLGradientTrainer) -> None:
             save_model(model, folder)
     if trainer.accelerator.is_main_process:
         trainer.save_beside(folder)
-        if hasattr(model, "peft_config"):  # an adapter's tokenizer, too: it may be taken elsewhere
-            trainer.tokenizer.save_pretrained(folder)
         if trainer.learner.value_function:
             trainer.learner.value_function.save(folder, with_optimizer=False)
         save_checksums(folder)

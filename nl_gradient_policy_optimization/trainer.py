@@ -256,11 +256,10 @@ class NLGradientTrainer:
         self.saved_steps = self.finished_steps
 
     def save_beside(self, policy: Path) -> None:
-        """Into a policy's folder, what it is asked by: the words that it learnt, and the tokenizer of a whole model."""
+        """Into a policy's folder, what it is asked by: the words that it learnt, and its tokenizer."""
         if self.words:
             save_text(policy / POLICY_PROMPT, self.words)
-        if not hasattr(self.learner.scorer.model, "peft_config"):  # an adapter's is its base's
-            self.tokenizer.save_pretrained(policy)
+        self.tokenizer.save_pretrained(policy)  # an adapter's, too: its base may have none, and it may be moved
 
     def keep_policy(self) -> None:
         """Keep the policy of the newest checkpoint, which will be deleted."""

@@ -112,8 +112,8 @@ def test_the_words_that_ask_the_policy_are_a_file_that_goes_with_it(tmp_path, ca
     wanted = GenerateConfig(task="slf5k", data_path=config.data_path, output_path=str(tmp_path / "answers.json"))
     generate(policy, load_records(config.data_path, run.task, responses=False), wanted, SamplingConfig(4))
     assert chats and all(chat.startswith("For $5, and in one line:\n") for chat in chats)
-    words = [(folder / "policy_prompt.txt").read_bytes() for folder in (run.run / "policy", kept)]
-    assert words[0] == words[1]
+    for name in ("policy_prompt.txt", "tokenizer.json", "chat_template.jinja"):  # an adapter's base may lack the two
+        assert (kept / name).read_bytes() == (run.run / "policy" / name).read_bytes()
     (tmp_path / "ask.txt").write_text("In one line, please.")
     with pytest.raises(InputError, match=r"ask.txt: lacks \$\{prompt\}"):
         optimize("slf5k", replace(config, output_dir=str(tmp_path / "other")), ScriptedRewards())
