@@ -273,7 +273,7 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
     set_seed(config.seed)
     reference, dtype = None, weights_dtype(config)
     if is_adapter(config.model):
-        model = load_model(config.model, dtype, trainable=True)
+        model = load_model(config.model, dtype, dropout=config.lora_dropout)
         model.add_adapter(REFERENCE_ADAPTER, model.peft_config["default"])
         own = dict(model.named_parameters())
         for name, parameter in own.items():

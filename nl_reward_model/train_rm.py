@@ -211,7 +211,7 @@ def _begin_or_resume(
 def _trainer(
     config: RewardModelConfig, tokenizer, encoded: EncodedRecords, held_out: EncodedRecords, monitor: Monitor
 ) -> RewardTrainer:
-    model, adapter = load_model(config.model, config.weights_dtype, trainable=True), is_adapter(config.model)
+    model = load_model(config.model, config.weights_dtype, dropout=config.lora_dropout)
     disable_progress_bars()  # TRL's "Truncating": nothing is cut, all records fit already
     try:
         trainer = RewardTrainer(
@@ -221,7 +221,7 @@ def _trainer(
             eval_dataset=_rows(held_out, config) if held_out.examples else None,
             data_collator=collate if config.responses_per_row > 1 else None,
             processing_class=tokenizer,
-            peft_config=lora_config(config) if config.lora_r and not adapter else None,
+            peft_config=lora_config(config) if config.lora_r and not is_adapter(config.model) else None,
             callbacks=[monitor],
         )
     except ValueError as error:

@@ -103,7 +103,7 @@ class PolicyTuning(FineTuning):
 
     def policy(self) -> dict[str, Any]:
         """The model to train, as arguments of a trainer; an adapter that exists goes on training."""
-        model = load_model(self.model, self.weights_dtype, trainable=True)
+        model = load_model(self.model, self.weights_dtype, dropout=self.lora_dropout)
         return {"model": model, "peft_config": None if is_adapter(self.model) else self.adapter()}
 
 

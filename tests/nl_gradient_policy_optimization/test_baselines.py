@@ -14,7 +14,7 @@ from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.baselines import dpo, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, load_pairs, make_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
-from nl_gradient_policy_optimization.optimize import optimize, prepare
+from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, rollout, settings
 from tests.tiny import adapted, reference_logprobs, tiny_model
@@ -266,12 +266,18 @@ def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
     load_model(config.output_dir, "float32")
 
 
-def test_an_adapter_that_goes_on_keeps_its_rank(tmp_path):
+def test_an_adapter_that_goes_on_keeps_its_rank_but_not_its_dropout(tmp_path):
     data, folder = pairs_file(tmp_path), str(tmp_path / "adapter")
-    adapted(load_model(tiny_model(tmp_path / "tiny"), "float32")).save_pretrained(folder)
-    for made in (partial(settings, dpo.DPOSettings, tmp_path, data), partial(tiny_config, tmp_path)):
-        config = made(model=folder, lora_r=64)
+    adapted(load_model(tiny_model(tmp_path / "tiny"), "float32"), dropout=0.1).save_pretrained(folder)
+    for made, load in (
+        (partial(settings, dpo.DPOSettings, tmp_path, data), lambda config: config.policy()["model"]),
+        (partial(tiny_config, tmp_path), lambda config: make_policy(config, torch.device("cpu")).model),
+    ):
+        config = made(model=folder, lora_r=64, lora_dropout=0.2)
         assert (config.lora_r, config.lora_alpha) == (4, 8) and config.lora_target_modules != ["all-linear"]
+        model = load(config)
+        assert model.peft_config["default"].lora_dropout == 0.2  # is saved with it
+        assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.2}
         with pytest.raises(InputError, match=r"--lora_r 0: .*adapter is an adapter; merge it first"):
             made(model=folder, lora_r=0)
 

@@ -46,7 +46,7 @@ def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, trained_
 
 def test_a_frozen_head_is_read_once_for_scores_and_their_gradient(tmp_path):
     """Weighted and tempered, in float64: the gradients of one whole log-softmax; 24 positions are five chunks."""
-    model = load_model(tiny_model(tmp_path / "tiny"), torch.float64, trainable=True)
+    model = load_model(tiny_model(tmp_path / "tiny"), torch.float64)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.data.clone(), requires_grad=False)
     read = []
     model.lm_head.register_forward_hook(lambda *_: read.append(1))

@@ -23,7 +23,7 @@ from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer
 from text2grad.models.packed import pack
 from text2grad.prompts import Prompt, load_prompt
-from text2grad.records import Records
+from text2grad.records import Records, load_json
 from text2grad.tasks import get_task
 
 SLF5K = get_task("slf5k")
@@ -256,7 +256,8 @@ def test_an_adapter_goes_on_training_from_its_weights(tmp_path):
     made = Path(first.output_dir)
     for name, rate in (("same", 0.0), ("more", 1e-2)):
         changes = {"model": str(made), "output_dir": str(tmp_path / name), "lora_r": 16, "learning_rate": rate}
-        train("slf5k", settings(tmp_path, data, **changes))
+        train("slf5k", settings(tmp_path, data, **changes, lora_dropout=0.25))
+    assert load_json(tmp_path / "more" / "adapter_config.json")["lora_dropout"] == 0.25  # the user's, not its own
     paths = (made, tmp_path / "same", tmp_path / "more")
     weights = {path.name: load_file(path / "adapter_model.safetensors") for path in paths}
     assert any(bool(value.any()) for key, value in weights["same"].items() if "lora_B" in key)

@@ -201,14 +201,17 @@ def chat_ids(chat: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def load_model(
-    name: str, dtype: torch.dtype | str = "auto", device: torch.device | str | None = None, trainable: bool = False
+    name: str,
+    dtype: torch.dtype | str = "auto",
+    device: torch.device | str | None = None,
+    dropout: float | None = None,
 ) -> PreTrainedModel:
     """The model in eval mode; an adapter folder comes back as a ``PeftModel`` on its base.
 
     Args:
         dtype: a torch dtype or its name; ``auto`` takes what the device computes fast (see :func:`best_dtype`).
         device: moved there; None leaves it on the CPU for a trainer to place.
-        trainable: for an adapter folder, whether its weights go on training.
+        dropout: for an adapter folder, that its weights go on training, with so much in place of its own.
     """
     from transformers import AutoModelForCausalLM
 
@@ -219,11 +222,14 @@ def load_model(
     if isinstance(dtype, str):
         dtype = named_dtype(dtype, device)
     if is_adapter(path):
-        from peft import PeftModel
+        from peft import PeftConfig, PeftModel
 
         base = load_model(base_of(path), dtype)
         with _told(path):
-            model = PeftModel.from_pretrained(base, path, is_trainable=trainable)
+            config = PeftConfig.from_pretrained(path)
+            if dropout is not None:
+                config.lora_dropout = dropout
+            model = PeftModel.from_pretrained(base, path, is_trainable=dropout is not None, config=config)
     else:
         model = pack(from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
     return (model if device is None else model.to(device)).eval()

@@ -48,6 +48,6 @@ def go_on_with_adapter(settings: LoraSettings) -> None:
     if not settings.lora_r:
         raise InputError(f"--lora_r 0: {settings.model} is an adapter; merge it first (nl_reward_model/merge_lora.py)")
     adapter = LoraConfig.from_pretrained(settings.model)
-    settings.lora_r, settings.lora_alpha, settings.lora_dropout = adapter.r, adapter.lora_alpha, adapter.lora_dropout
+    settings.lora_r, settings.lora_alpha = adapter.r, adapter.lora_alpha
     named = adapter.target_modules  # names, or a pattern
     settings.lora_target_modules = [named] if isinstance(named, str) else sorted(named)
