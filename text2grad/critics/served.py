@@ -124,7 +124,9 @@ class ServedCritic:
 
 def _feedback(item: Any) -> Feedback | FeedbackError:
     if isinstance(item, dict) and isinstance(item.get("error"), str):
-        return FeedbackError(item["error"])
+        if item.get("stop") is True:
+            raise StopRunError(f"the served critic stops: {item['error']}")
+        return FeedbackError(item["error"], passing=item.get("passing") is True)
     try:
         return FIELDS.from_dict(item if isinstance(item, dict) else {}, "the served feedback")
     except FeedbackError as error:

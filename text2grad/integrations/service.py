@@ -15,7 +15,7 @@ from text2grad.critics import Critic, check_new_responses, version_of
 from text2grad.critics.asking import Question
 from text2grad.critics.served import FIELDS
 from text2grad.critics.unit_test_logs import log_completion
-from text2grad.errors import InputError
+from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
 from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json, shown
@@ -119,12 +119,14 @@ class CriticService:
         """An item's answer, or its error."""
         try:
             return await self._feedback(self._checked(item))
-        except FeedbackError as error:  # its message goes to the client
-            return {"error": as_storable(redacted(str(error)))}
-        except Exception:  # a critic may raise anything; the other items get their answers
+        except (FeedbackError, StopRunError) as error:  # its message goes to the client
+            kind = "stop" if isinstance(error, StopRunError) else "passing" if error.passing else None
+            return {"error": as_storable(redacted(str(error)))} | ({kind: True} if kind else {})
+        except Exception as error:  # a critic may raise anything; the other items get their answers
             number = uuid.uuid4().hex[:8]
             logger.exception("item %s", number)
-            return {"error": f"the critic broke down on this item; the server's log has the reason under {number}"}
+            told = {"error": f"the critic broke down on this item; the server's log has the reason under {number}"}
+            return told | ({"stop": True} if isinstance(error, InputError) else {})  # it would end a run of its own
 
     def _checked(self, item: Any) -> _Item:
         if problem := fault(item):
