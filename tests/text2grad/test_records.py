@@ -1,5 +1,7 @@
 """Record files: clear errors, atomic writes, and a map that a kill cannot make pay twice."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -133,6 +135,16 @@ def test_a_journal_cut_in_its_last_line_is_mended_and_one_with_two_writers_refus
     book = Journal(tmp_path / "j", {})
     assert list(book.results) == ["a", "b"]
     book.close()
+
+
+def test_where_no_file_can_be_locked_work_goes_on_with_a_warning(tmp_path, monkeypatch, capsys):
+    def unknown(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    journal = tmp_path / "j"
+    assert map_records({"a": 1}, lambda ids, values: values, journal=journal, settings={}).results == {"a": 1}
+    assert f"{journal}: cannot be locked here (Function not implemented)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

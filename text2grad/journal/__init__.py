@@ -42,9 +42,12 @@ class LockedLog:
             raise InputError(f"{self.path}: cannot be opened ({error.strerror}); choose another output path") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._file.close()
             raise InputError(f"{self.path}: another run is writing it; wait for that run or stop it") from None
+        except OSError as error:
+            cannot = f"cannot be locked here ({error.strerror})"
+            print(f"warning: {self.path}: {cannot}; start no second run", file=sys.stderr)
 
     def rows(self) -> list[dict[str, Any]]:
         """What the file holds; ``InputError`` names a line that is no JSON object. A file of another kind is kept."""
