@@ -301,7 +301,8 @@ def test_without_isolation_it_refuses(without_isolation):
         Sandbox()
 
 
-def test_unless_told_that_it_may_go_on(without_isolation):
+def test_unless_told_that_it_may_go_on(without_isolation, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open", raising=False)  # not every Python has it
     sandbox = Sandbox(seconds=LONG, memory_mb=512, processes=8, output_kb=64, allow_unsafe=True)
     short = replace(sandbox, seconds=SHORT)
     assert sandbox.protection.startswith("NO ISOLATION")
@@ -313,6 +314,9 @@ def test_unless_told_that_it_may_go_on(without_isolation):
     assert "MemoryError" in sandbox.run({"a.py": "bytearray(10 << 30)"}, [sandbox.python, "/box/a.py"]).stderr
     many = "import subprocess\nwhile True: subprocess.Popen(['sleep', '30'])"
     assert sandbox.run({"a.py": many}, [sandbox.python, "/box/a.py"]).reason == "processes"
+    monkeypatch.delattr(os, "waitid")
+    with pytest.raises(InputError, match="on Linux, or on macOS with Python 3.13"):
+        Sandbox(allow_unsafe=True)
 
 
 def test_a_sandbox_that_cannot_start_is_not_a_program_that_failed(sandbox, monkeypatch):

@@ -40,6 +40,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/
 PATIENCE = 4  # seconds by the clock for each second of processor time
 _LAST_MOMENT = 1.0  # seconds for a program to end by itself when it is no longer needed
 _TICK = 0.02  # seconds between two looks at memory and processes
+_MOMENT = 0.001  # seconds between two looks whether a process without streams has ended
 _SOCKET_BYTES = 1 << 18  # what can wait in one Unix socket whose buffer has the usual size
 _IN_BOX = re.compile(rf"(^|=){BOX}(?=/|$)")  # a path of the box in an argument: FILE, or --flag=FILE
 _REPORT_BYTES = 8 << 20  # of a report, at least: it may trace hundreds of failing tests
@@ -93,7 +94,7 @@ class Sandbox:
         backend: ``bubblewrap`` or ``namespaces``; by default the first of them that works.
 
     Raises:
-        InputError: the system offers no isolation and ``allow_unsafe`` is not set.
+        InputError: the system offers no isolation and ``allow_unsafe`` is not set, or Python has no ``os.waitid``.
     """
 
     seconds: float = 10.0
@@ -105,6 +106,8 @@ class Sandbox:
     backend: str | None = None
 
     def __post_init__(self) -> None:
+        if not hasattr(os, "waitid"):
+            raise InputError("the sandbox needs os.waitid: run this on Linux, or on macOS with Python 3.13 or newer")
         for name in ("seconds", "memory_mb", "processes", "file_mb", "output_kb"):
             if getattr(self, name) <= 0:
                 raise InputError(f"the sandbox's {name} is {getattr(self, name)}; give a number above 0")
@@ -238,42 +241,38 @@ class Sandbox:
         with selectors.DefaultSelector() as selector:
             for number in names:
                 selector.register(number, selectors.EVENT_READ)
-            ended = os.pidfd_open(process.pid)  # readable when the process ends
-            selector.register(ended, selectors.EVENT_READ)
             if stop is not None:
                 selector.register(stop, selectors.EVENT_READ)
-            try:
-                look = time.monotonic() + _TICK
-                running, late = True, "timeout"
-                while reason is None and running:
-                    for key, _ in selector.select(max(0.0, min(look, deadline) - time.monotonic())):
-                        if key.fileobj == ended:
-                            running = False
-                        elif key.fileobj == stop:
-                            # A program that has just ended by itself says how, some milliseconds later if all is busy.
-                            selector.unregister(stop)
-                            stop, late, deadline = None, "stopped", min(deadline, time.monotonic() + _LAST_MOMENT)
-                        else:
-                            _read(key.fd, streams[names[key.fd]], selector)
-                    printed, told = len(streams["stdout"]) + len(streams["stderr"]), len(streams["report"])
-                    if printed > most or told > room["report"]:
-                        reason = "output"
-                    elif running and time.monotonic() >= deadline:
-                        reason = late
-                    elif running and time.monotonic() >= look:
-                        reason = self._broken_limit(process.pid)
-                        look = time.monotonic() + _TICK
-                _kill(process, self.backend != "none")
-                selector.unregister(ended)
-                if stop is not None:
-                    selector.unregister(stop)
-                # The pipes end when the kernel has killed the last process that holds them.
-                patience = time.monotonic() + 5
-                while selector.get_map() and time.monotonic() < patience:
-                    for key, _ in selector.select(0.1):
-                        _read(key.fd, streams[names[key.fd]], selector, room[names[key.fd]])
-            finally:
-                os.close(ended)
+            look = time.monotonic() + _TICK
+            running, late = True, "timeout"
+            while reason is None and running:
+                open_streams = len(selector.get_map()) > (stop is not None)
+                wake = look if open_streams else time.monotonic() + _MOMENT  # they end just before the process does
+                for key, _ in selector.select(max(0.0, min(wake, deadline) - time.monotonic())):
+                    if key.fileobj == stop:
+                        # A program that has just ended by itself says how, some milliseconds later if all is busy.
+                        selector.unregister(stop)
+                        stop, late, deadline = None, "stopped", min(deadline, time.monotonic() + _LAST_MOMENT)
+                    else:
+                        _read(key.fd, streams[names[key.fd]], selector)
+                # It is not waited for, so that its number stays its own; os.pidfd_open is not in every Python.
+                running = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+                printed, told = len(streams["stdout"]) + len(streams["stderr"]), len(streams["report"])
+                if printed > most or told > room["report"]:
+                    reason = "output"
+                elif running and time.monotonic() >= deadline:
+                    reason = late
+                elif running and time.monotonic() >= look:
+                    reason = self._broken_limit(process.pid)
+                    look = time.monotonic() + _TICK
+            _kill(process, self.backend != "none")
+            if stop is not None:
+                selector.unregister(stop)
+            # The pipes end when the kernel has killed the last process that holds them.
+            patience = time.monotonic() + 5
+            while selector.get_map() and time.monotonic() < patience:
+                for key, _ in selector.select(0.1):
+                    _read(key.fd, streams[names[key.fd]], selector, room[names[key.fd]])
         return {name: bytes(stream[: room[name]]) for name, stream in streams.items()}, reason
 
     def _broken_limit(self, pid: int) -> str | None:
