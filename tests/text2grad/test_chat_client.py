@@ -196,13 +196,20 @@ def test_requests_keep_their_distance(limits):
     assert steps[-1] - steps[0] >= 7 * 0.1 * 0.9
 
 
-def test_a_policys_threads_share_one_client_and_so_its_pace_and_its_budget():
+def test_a_policys_threads_and_temperatures_share_its_pace_and_its_budget():
     with FaultServer(echo) as server:
-        settings = AnsweringConfig(model="gpt-4o", base_url=server.url, requests_per_minute=600, max_cost_usd=1.0)
+        settings = AnsweringConfig(model="gpt-4o", base_url=server.url, requests_per_minute=600, max_cost_usd=0.0008)
         policy = ServedPolicy("gpt-4o", server.url, settings)
+
+        def ask(number: int) -> list:
+            return policy([HELLO], [str(number)], SamplingConfig(max_new_tokens=9, temperature=number % 2))
+
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda number: policy([HELLO], [str(number)], SamplingConfig(max_new_tokens=9)), range(8)))
-    assert server.times[-1] - server.times[0] >= 7 * 0.1 * 0.9
+            list(pool.map(ask, range(8)))
+        assert server.times[-1] - server.times[0] >= 7 * 0.1 * 0.7  # twice as fast, with a pace for each temperature
+        assert sorted(body["temperature"] for body in server.requests) == [0] * 4 + [1] * 4
+        with pytest.raises(StopRunError, match="0.0003 of the budget"):
+            policy([HELLO], ["8"], SamplingConfig(max_new_tokens=50))
 
 
 def test_prices_by_pattern(tmp_path):

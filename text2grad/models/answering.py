@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -218,10 +219,12 @@ class ServedPolicy:
     batch_size = 1
 
     def __init__(self, model: str, base_url: str | None, endpoint: Endpoint, identity: str = ""):
-        self.name, self.identity = model, identity or model
-        self.base_url, self.workers, self._endpoint = base_url, endpoint.concurrency, endpoint
+        from text2grad.endpoints.client import ChatClient
+
+        self.name, self.identity, self.workers = model, identity or model, endpoint.concurrency
+        self._first = ChatClient(base_url, model, **endpoint.client_options())
         self._clients: dict[float, ChatClient] = {}
-        self._lock = threading.Lock()  # one client has the budget and the pace of all threads
+        self._lock = threading.Lock()
 
     def length(self, chat: Chat) -> int:
         return sum(len(message["content"]) for message in chat) // 4
@@ -233,12 +236,10 @@ class ServedPolicy:
         return [self._ask(client, chat, key, sampling) for chat, key in zip(chats, ids, strict=True)]
 
     def _client(self, temperature: float) -> ChatClient:
-        from text2grad.endpoints.client import ChatClient
-
         with self._lock:
-            if temperature not in self._clients:
-                options = self._endpoint.client_options()
-                self._clients[temperature] = ChatClient(self.base_url, self.name, temperature=temperature, **options)
+            if temperature not in self._clients:  # all threads and temperatures have one budget and one pace
+                self._clients[temperature] = copy(self._first)
+                self._clients[temperature].temperature = temperature
             return self._clients[temperature]
 
     @staticmethod
