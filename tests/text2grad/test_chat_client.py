@@ -184,7 +184,14 @@ def test_never_more_requests_at_once_than_told():
     assert server.most_flying == 3
 
 
-@pytest.mark.parametrize("limits", [{"requests_per_minute": 600}, {"tokens_per_minute": 30_000, "max_tokens": 40}])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"requests_per_minute": 600},
+        {"tokens_per_minute": 30_000, "max_tokens": 40},
+        {"requests_per_minute": 600, "tokens_per_minute": 60_000, "concurrency": 1},  # most tokens are given back
+    ],
+)
 def test_requests_keep_their_distance(limits):
     answer = " ".join(["word"] * 40)
     messages = [{"role": "user", "content": "x" * (4 * 20 - 32)}]

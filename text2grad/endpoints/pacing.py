@@ -23,7 +23,7 @@ class Pacer:
         """Sleep until a request of that many tokens may go out."""
         with self._lock:
             slot = max(time.monotonic(), self._next)
-            self._next = slot + max(self._per_request, tokens * self._per_token)
+            self._next = slot + self._step(tokens)
         while (delay := max(slot, self._paused_until) - time.monotonic()) > 0:
             if stopped.wait(min(delay, 1.0)):
                 break
@@ -33,7 +33,11 @@ class Pacer:
     def correct(self, estimated: int, actual: int) -> None:
         """Give back the time of tokens that a reply did not need."""
         with self._lock:
-            self._next -= max(0, estimated - actual) * self._per_token
+            self._next -= max(0.0, self._step(estimated) - self._step(actual))
+
+    def _step(self, tokens: int) -> float:
+        """Seconds from one request of that many tokens to the next."""
+        return max(self._per_request, tokens * self._per_token)
 
     def pause(self, seconds: float) -> None:
         with self._lock:
