@@ -118,7 +118,8 @@ class Budget:
                 if not self._flying:
                     raise StopRunError(
                         f"the next request could cost ${bound:.4f}; ${self.spent + self.lost:.4f} of the budget of "
-                        f"${self.limit:.4f} is spent. Run again with a larger --max_cost_usd to continue"
+                        f"${self.limit:.4f} is spent. Run again with a larger --max_cost_usd or --critic_max_cost_usd "
+                        "(whichever was set) to continue"
                     )
                 self._changed.wait(0.2)
             self._reserved += bound
