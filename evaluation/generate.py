@@ -130,6 +130,8 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     records = dict(list(prompts_of(source, task).items())[: config.limit])
 
     limit = config.max_prompt_tokens
+    if limit is not None and not isinstance(policy, LocalPolicy):
+        raise InputError("--max_prompt_tokens is for models in this process; leave it out with --base_url")
     context = getattr(policy, "context", None)
     if limit is None and context is not None:
         limit = context - sampling.max_new_tokens

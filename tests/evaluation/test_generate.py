@@ -222,6 +222,7 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
         ({"num_samples": 2}, "--num_samples 2: without a --temperature all would be the same"),
         ({"model": "/no/such/model"}, "no such model folder"),
         ({"data_path": "nowhere.json"}, "nowhere.json: no such file"),
+        ({"base_url": "http://localhost:1/v1", "max_prompt_tokens": 9}, "leave it out with --base_url"),
     ],
 )
 def test_bad_input_exits_with_2_and_writes_nothing(refused, posts, model, tmp_path, wrong, message):

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ from text2grad.critics.quote_grammar import quote_grammar
 from text2grad.endpoints.client import ChatClient, ChatError, ChatRequest, endpoint_of
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Usage, load_price
-from text2grad.errors import InputError, StopRunError
+from text2grad.errors import InputError, StopRunError, handling
 from text2grad.feedback import Feedback
 from text2grad.models.answering import AnsweringConfig, SamplingConfig, ServedPolicy
 from text2grad.tasks import get_task
@@ -322,6 +324,17 @@ def test_stop_ends_waiting_at_once():
         while not server.requests:
             time.sleep(0.01)
         client.stop()
+        assert isinstance(result.exception(timeout=2), StopRunError)
+
+
+def test_a_signal_stops_a_policys_requests():
+    with FaultServer(echo, faults=["429"], rate=1.0, retry_after=60) as server:
+        policy = ServedPolicy("m", server.url, AnsweringConfig(model="m"))
+        result = ThreadPoolExecutor(1).submit(policy, [HELLO], ["a"], SamplingConfig())
+        while not server.requests:
+            time.sleep(0.01)
+        with handling(lambda number: None):
+            os.kill(os.getpid(), signal.SIGTERM)
         assert isinstance(result.exception(timeout=2), StopRunError)
 
 

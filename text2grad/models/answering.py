@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from text2grad.configs import check_values, setting
 from text2grad.endpoints.settings import Endpoint
-from text2grad.errors import InputError
+from text2grad.errors import InputError, when_interrupted
 from text2grad.models.adapters import base_model
 from text2grad.models.loading import (
     DtypeName,
@@ -233,7 +233,8 @@ class ServedPolicy:
         if sampling.top_p < 1:
             raise InputError("--top_p is for models in this process; set it in the server's generation config")
         client = self._client(sampling.temperature)
-        return [self._ask(client, chat, key, sampling) for chat, key in zip(chats, ids, strict=True)]
+        with when_interrupted(client.stop):
+            return [self._ask(client, chat, key, sampling) for chat, key in zip(chats, ids, strict=True)]
 
     def _client(self, temperature: float) -> ChatClient:
         with self._lock:
