@@ -67,7 +67,7 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
         "data": {
             "path": redacted(config.data_path),
             "prompts": len(prompts),
-            "hash": fingerprint({key: fingerprint(task.with_response(each, "")) for key, each in prompts.items()}),
+            "hash": fingerprint([(key, fingerprint(task.with_response(each, ""))) for key, each in prompts.items()]),
         },
         "texts": texts,
         "config": redacted(config.flat()),

@@ -73,6 +73,8 @@ def test_a_prompt_edited_in_place_and_a_corrected_test_are_other_settings(tmp_pa
     before = describe(task, config, {"q": record}, config.critic)
     assert before["data"] != describe(task, config, {"q": {**record, "test": "assert 1"}}, config.critic)["data"]
     assert before["data"] == describe(task, config, {"q": {**record, "solution": "pass"}}, config.critic)["data"]
+    orders = [describe(task, config, dict.fromkeys(order, record), config.critic)["data"] for order in ("qr", "rq")]
+    assert orders[0] != orders[1]  # a pass takes the prompts by their places
     own, place = {name: tmp_path / name for name in ("annotation", "teacher")}, task.place
     monkeypatch.setattr(task, "place", lambda kind, name="": own.get(kind) or place(kind, name), raising=False)
     asked = [(config.critic, path) for path in own.values()]
