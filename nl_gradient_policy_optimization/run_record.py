@@ -109,6 +109,11 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
         raise InputError(f"{path}: its settings are not as they were written ({error}); put the file back") from None
 
 
+def changed_at(about: Mapping[str, Any], step: int) -> bool:
+    """Whether a run's settings changed at a step in more than its length, by its ``run.json``."""
+    return any(each["from_step"] == step and each["settings"].keys() - _LENGTH for each in about.get("changes", []))
+
+
 def _read(path: Path) -> dict[str, Any]:
     """What the file holds; ``InputError`` where another version wrote it, with settings that this one does not have."""
     begun = load_json(path)

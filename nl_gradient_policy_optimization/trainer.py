@@ -43,7 +43,7 @@ from nl_gradient_policy_optimization.rollouts import (
     rounded,
     shown,
 )
-from nl_gradient_policy_optimization.run_record import RUN_FILE
+from nl_gradient_policy_optimization.run_record import RUN_FILE, changed_at
 from nl_gradient_policy_optimization.schedule import total_steps
 from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
@@ -285,7 +285,7 @@ class NLGradientTrainer:
             self.algorithm.load(folder)
             for observer in self.observers:
                 observer.load(state)
-            changed = self.config.allow_changed  # what was sampled ahead may be of other settings
+            changed = changed_at(load_json(self.run / RUN_FILE), state["step"] + 1)  # rollouts ahead are of before
             if self.config.rollouts_ahead and not changed and (folder / self.ahead_file).exists():
                 self.ahead = self.collector.load_ahead(folder / self.ahead_file)
             if state["config"]["kl_coef"] == self.config.kl_coef:

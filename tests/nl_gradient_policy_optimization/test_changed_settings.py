@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare, read_prompts
-from nl_gradient_policy_optimization.run_record import continued, describe
+from nl_gradient_policy_optimization.run_record import changed_at, continued, describe
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
 from text2grad.errors import InputError
@@ -115,7 +115,7 @@ def test_settings_that_change_nothing_of_the_result_may_change(tmp_path, monkeyp
     assert [row["step"] for row in again.metrics_log.rows()] == [1, 2, 3]
     run = load_json(trainer.run / "run.json")
     assert run["config"]["max_steps"] == 2 and run["data"]["path"].endswith("posts.json")
-    assert run["changes"] == [{"from_step": 3, "settings": {"max_steps": 3}}]
+    assert run["changes"] == [{"from_step": 3, "settings": {"max_steps": 3}}] and not changed_at(run, 3)
 
 
 def test_allowed_changes_are_recorded_from_their_step_on_and_reach_what_a_checkpoint_holds(tmp_path):
@@ -131,6 +131,7 @@ def test_allowed_changes_are_recorded_from_their_step_on_and_reach_what_a_checkp
     run = load_json(trainer.run / "run.json")
     assert run["config"]["learning_rate"] == 1e-2
     assert run["changes"] == [{"from_step": 3, "settings": changed}]
+    assert [changed_at(run, step) for step in (2, 3, 4)] == [False, True, False]  # one step's rollouts ahead are left
     card = (trainer.run / "policy" / "README.md").read_text()
     assert "- learning_rate: 0.01\n" in card
     assert "- changed from step 3 on: kl k3, kl_coef 0" in card and "learning_rate 0.001, max_steps 4" in card
