@@ -39,26 +39,25 @@ class Verdict(GRPO):
     )
 
     def __post_init__(self) -> None:
-        self.begin_with(told=False)
+        self.told = False  # whether the critic has said more than quotes can
+        self.begin_with("")
 
-    def begin_with(self, told: bool) -> None:
-        """The first step in which what a response is worth has this kind: sums and verdicts differ in size.
-
-        Args:
-            told: whether the critic has said more than quotes can.
-        """
-        self.told = told
+    def begin_with(self, kind: str) -> None:
+        """The first step in which what a response is worth has this kind: sums and verdicts differ in size."""
+        self.kind = kind
         self.steps, self.squares = 0, [0.0, 0.0, 0.0]  # steps so far, and the sums of the channels' mean squares
 
     def outcome_of(self, batch: Batch) -> str:
         """A verdict derived from quotes alone knows no length: a short answer without a fault would be the best."""
-        if self.outcome != "auto":
-            return self.outcome
-        given = [each.received for each in batch.rollouts]
-        told = sum(bool(each.missing) or (each.score is not None and each.score_source == "given") for each in given)
-        if not self.told and self.run.reduce(torch.tensor(float(told))):
-            self.begin_with(told=True)
-        return "verdict" if self.told else "sum"
+        kind: str = self.outcome
+        if kind == "auto":
+            given = [each.received for each in batch.rollouts]
+            told = any(each.missing or (each.score is not None and each.score_source == "given") for each in given)
+            self.told = self.told or bool(self.run.reduce(torch.tensor(float(told))))
+            kind = "verdict" if self.told else "sum"
+        if kind != self.kind:
+            self.begin_with(kind)
+        return kind
 
     def score_options(self) -> dict[str, Any]:
         return {**super().score_options(), "ends": list(self.run.collector.end_ids)}
@@ -85,7 +84,7 @@ class Verdict(GRPO):
         return advantages
 
     def save(self, folder: Path) -> None:
-        save_json(folder / STATE_FILE, {"told": self.told, "steps": self.steps, "squares": self.squares})
+        save_json(folder / STATE_FILE, {name: getattr(self, name) for name in ("told", "kind", "steps", "squares")})
 
     def load(self, folder: Path) -> None:
         for name, value in load_json(folder / STATE_FILE).items():

@@ -159,7 +159,11 @@ def test_what_a_critic_can_say_is_remembered_after_a_restart(tmp_path):
     assert resumed.outcome_of(silent) == "verdict"
     algorithm = ready("verdict")
     advantages_of(algorithm, silent)  # sums are larger than verdicts: they say nothing of how much is usual
+    algorithm.save(tmp_path)
     assert torch.equal(advantages_of(algorithm, telling), advantages_of("verdict", telling))
+    changed = ready("verdict", outcome="verdict")
+    changed.load(tmp_path)
+    assert torch.equal(advantages_of(changed, telling), advantages_of("verdict", telling))
 
 
 def test_a_step_that_tells_little_weighs_little_also_after_a_restart(tmp_path):
