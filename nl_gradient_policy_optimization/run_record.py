@@ -30,7 +30,8 @@ _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed"
 """Settings that a checkpoint's files depend on."""
 _TEXTS = ("critic", "critic_prompt", "teacher_prompt")
 """Settings that may name a file of words or code, which must not change either."""
-_PATHS = ("model", "policy_prompt", "critic", "critic_prompt", "deepspeed")
+_PATHS = ("model", "policy_prompt", "critic", "critic_prompt", "deepspeed", "reward_model", "teacher_prompt")
+"""Settings that may name a file or folder, beside a word before or after a colon."""
 
 
 def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str) -> dict[str, Any]:
@@ -40,6 +41,8 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
         critic: the name of what gives the feedback.
     """
     packages = ("torch", "transformers", "peft", "accelerate", "text2grad")
+    given = config.flat()
+    paths = {name: ":".join(map(lasting_name, given[name].split(":"))) for name in _PATHS if name in given}
     named = {name: str(config.flat().get(name) or "") for name in _TEXTS}
     named["critic"] = named["critic"].rpartition(":")[0]  # file.py:FUNCTION
     if is_endpoint(config.critic) and not config.critic_prompt:
@@ -70,7 +73,8 @@ def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], cr
             "hash": fingerprint([(key, fingerprint(task.with_response(each, ""))) for key, each in prompts.items()]),
         },
         "texts": texts,
-        "config": redacted(config.flat()),
+        "config": redacted(given),
+        "paths": redacted(paths),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
 
@@ -130,9 +134,8 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
     given = config_of(about).flat()
     free = {*FREE, "data_path"}  # of data, the content is compared
     settings = {name: value for name, value in given.items() if name not in free}
-    settings |= {name: lasting_name(settings[name]) for name in _PATHS}
     own = {"task": about["task"], "data": about["data"]["hash"], "weights": about["weights"]}
-    return {**settings, **own, **about.get("texts", {})}
+    return {**settings, **own, **about.get("paths", {}), **about.get("texts", {})}
 
 
 def config_of(about: Mapping[str, Any]) -> PolicyConfig:

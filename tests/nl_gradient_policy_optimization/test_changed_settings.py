@@ -104,6 +104,23 @@ def test_a_reward_model_trained_anew_in_its_folder_is_another_critic(tmp_path, s
         begin(tmp_path, **given)
 
 
+@pytest.mark.parametrize(
+    ("setting", "place"),
+    [("model", "tiny-llama"), ("reward_model", "rm"), ("teacher_prompt", "own.txt"), ("critic", "own.txt:judge")],
+)
+def test_one_file_may_have_another_name_in_another_folder(tmp_path, monkeypatch, setting, place):
+    algorithm = {"reward_model": "scalar", "teacher_prompt": "teacher"}.get(setting, "text2grad")
+    config = tiny_config(tmp_path, algorithm=algorithm)
+    (tmp_path / "rm").mkdir()
+    (tmp_path / "own.txt").write_text("x")
+    for name, folder in ((place, tmp_path), (f"../{place}", tmp_path / "rm"), (str(tmp_path / place), Path("/"))):
+        monkeypatch.chdir(folder)
+        now = describe(get_task("slf5k"), config.changed(**{setting: name}), {"q": {"post": "A dog barks."}}, "mine")
+        if not (tmp_path / "run.json").exists():
+            save_json(tmp_path / "run.json", now)
+        assert "changes" not in continued(tmp_path / "run.json", now, 1, 1)
+
+
 def test_settings_that_change_nothing_of_the_result_may_change(tmp_path, monkeypatch):
     trainer = begin(tmp_path)
     config = tiny_config(tmp_path, max_steps=3, save_every=1, log_rollouts_every=1)
