@@ -111,14 +111,16 @@ def prepare(
     prompts = short_enough(records, task, tokenizer, config)
     accelerator = make_accelerator(config)
     check_shared_folder(run)
-    about = describe(task, config, prompts, config.critic if rewards is None else rewards.name)
+    critic = config.critic if rewards is None else rewards.name
+    rewards = rewards or config.algorithm.source(own, config)  # it reads prompts in the words it was trained with
+    if rewards is None:
+        rewards = CriticRewards(make_critic(config, task, accelerator, files=files), task, config)
+    judge = rewards.critic if isinstance(rewards, CriticRewards) else None
+    about = describe(task, config, prompts, critic, judge)
     checkpoints = Checkpoints(run, config.save_total_limit, accelerator)
     if (run / RUN_FILE).is_file() and (checkpoints.finished_steps() or StepLog(run / METRICS_FILE).rows()):
         about = continued(run / RUN_FILE, about, checkpoints.finished_steps(), accelerator.num_processes)
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
-    rewards = rewards or config.algorithm.source(own, config)  # it reads prompts in the words it was trained with
-    if rewards is None:
-        rewards = CriticRewards(make_critic(config, task, accelerator, files=files), task, config)
     rewards = config.algorithm.wrap(rewards, task, config)
     about.setdefault("critic_name", redacted(rewards.name))
     observers: list[Observer] = [Metrics(), Ledger()]

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nl_gradient_policy_optimization.algorithms.teacher import load_teacher_prompt
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
-from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE
-from text2grad.endpoints import is_endpoint
+from text2grad.critics import Critic, version_of
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import FREE, changes_of, check_fixed, lasting_name, settings_at
 from text2grad.models import weights_fingerprint
-from text2grad.prompts import prompt_path, variant_asked
 from text2grad.records import check_same_settings, fingerprint, load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
@@ -28,37 +27,32 @@ _LENGTH = {
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
-_TEXTS = ("critic", "critic_prompt", "teacher_prompt")
-"""Settings that may name a file of words or code, which must not change either."""
 _PATHS = ("model", "policy_prompt", "critic", "critic_prompt", "deepspeed", "reward_model", "teacher_prompt")
 """Settings that may name a file or folder, beside a word before or after a colon."""
 
 
-def describe(task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str) -> dict[str, Any]:
+def describe(
+    task: Task, config: PolicyConfig, prompts: Mapping[str, Record], critic: str, judge: Critic | None = None
+) -> dict[str, Any]:
     """``run.json`` of a run that begins.
 
     Args:
         critic: the name of what gives the feedback.
+        judge: the critic itself, where it is one: a file of code or words, or a server, may hold another by now.
     """
     packages = ("torch", "transformers", "peft", "accelerate", "text2grad")
     given = config.flat()
-    paths = {name: ":".join(map(lasting_name, given[name].split(":"))) for name in _PATHS if name in given}
-    named = {name: str(config.flat().get(name) or "") for name in _TEXTS}
-    named["critic"] = named["critic"].rpartition(":")[0]  # file.py:FUNCTION
-    if is_endpoint(config.critic) and not config.critic_prompt:
-        variant = variant_asked(config.critic_variant or None, config.critique) or "cot"
-        named["critic_prompt"] = str(prompt_path(task, "annotation", variant))
-    elif config.critic and not config.critic_prompt:
-        named["critic_prompt"] = str(Path(config.critic) / PROMPT_FILE)  # where it is a reward model
-    if config.flat().get("teacher_prompt") == "":
-        named["teacher_prompt"] = str(prompt_path(task, "teacher"))
-    texts = {name: Path(file).read_bytes().hex() for name, file in named.items() if Path(file).is_file()}
+    paths = {name: _lasting(given[name]) for name in _PATHS if name in given}
     some = task.prompt(next(iter(prompts.values()))).strip()
-    texts["policy_prompt"] = "\n".join(each["content"].replace(some, "") for each in task.messages(some))
-    texts = {f"{name} (its text)": fingerprint(text) for name, text in texts.items()}
-    folder = Path(config.critic.removeprefix("scalar:"))
-    if any((folder / name).is_file() for name in (DESCRIPTION_FILE, "scalar_reward.json")):
-        texts["critic (its weights)"] = weights_fingerprint(str(folder))
+    words = {"policy_prompt": "\n".join(each["content"].replace(some, "") for each in task.messages(some))}
+    if "teacher_prompt" in given:
+        words["teacher_prompt"] = load_teacher_prompt(task, given["teacher_prompt"]).text
+    texts = {f"{name} (its text)": fingerprint(text) for name, text in words.items()}
+    if judge:
+        about = {"name": _lasting(redacted(judge.name)), **version_of(judge)}
+        texts |= {f"critic (its {name.removeprefix('critic_')})": value for name, value in about.items()}
+    if given.get("reward_model"):
+        texts["critic (its weights)"] = weights_fingerprint(given["reward_model"])
     return {
         "task": task.name,
         **({"task_source": task.source} if task.source else {}),
@@ -145,6 +139,10 @@ def config_of(about: Mapping[str, Any]) -> PolicyConfig:
         InputError: the run was begun with a setting that this version does not have.
     """
     return PolicyConfig.of(**about.get("config", {}))
+
+
+def _lasting(name: str) -> str:
+    return ":".join(map(lasting_name, name.split(":")))
 
 
 def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:

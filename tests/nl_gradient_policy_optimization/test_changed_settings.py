@@ -2,6 +2,7 @@
 
 import shutil
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from datasets import Dataset
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.optimize import optimize, prepare, read_prompts
 from nl_gradient_policy_optimization.run_record import changed_at, continued, describe
+from tests.fault_server import JsonHandler, LocalServer
 from tests.tiny import tiny_model
 from tests.tiny_runs import POSTS, ScriptedRewards, tiny_config
+from text2grad.critics.chat import ChatCritic
 from text2grad.errors import InputError
 from text2grad.journal.run_folder import claimed
 from text2grad.records import load_json, save_json
@@ -62,7 +65,7 @@ def test_a_file_that_a_setting_names_is_the_same_file_as_before(tmp_path, name):
     for _ in range(2):
         optimize("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
     files[name].write_text(files[name].read_text() + "# and briefly\n")
-    with pytest.raises(InputError, match=rf"begun with other settings \({name} \(its text\): '\w+' then, '\w+' now\)"):
+    with pytest.raises(InputError, match=rf"begun with other settings \({name} \(its \w+\): '\w+' then, '\w+' now\)"):
         prepare("slf5k", tiny_config(tmp_path, algorithm="teacher", max_steps=1, **named))
 
 
@@ -77,13 +80,31 @@ def test_a_prompt_edited_in_place_and_a_corrected_test_are_other_settings(tmp_pa
     assert orders[0] != orders[1]  # a pass takes the prompts by their places
     own, place = {name: tmp_path / name for name in ("annotation", "teacher")}, task.place
     monkeypatch.setattr(task, "place", lambda kind, name="": own.get(kind) or place(kind, name), raising=False)
-    asked = [(config.critic, path) for path in own.values()]
-    for critic, path in [*asked, (str(tmp_path), tmp_path / "reward_prompt.txt")]:
-        path.write_text("x")
-        first = describe(task, config.changed(critic=critic), {"q": record}, critic)["texts"]
-        path.write_text("y")
-        second = describe(task, config.changed(critic=critic), {"q": record}, critic)["texts"]
-        assert len(first.items() - second.items()) == 1, path
+    own["annotation"].write_text("${prompt} ${response}")
+    own["teacher"].write_text("${prompt} ${critique}")
+    texts = []
+    for path in (*own.values(), own["teacher"]):
+        texts.append(describe(task, config, {"q": record}, "", ChatCritic(config.critic, task))["texts"])
+        path.write_text(path.read_text() + " Well?")
+    assert [len(then.items() - now.items()) for then, now in pairwise(texts)] == [1, 1]
+
+
+def test_a_served_critic_that_was_exchanged_at_its_address_is_another_one(tmp_path):
+    about = {"task": "slf5k", "critic": "rm@1", "prompt": "p"}
+
+    class Handler(JsonHandler):
+        def do_GET(self):  # noqa: N802 (the name is http.server's)
+            self.send_json(200, about)
+
+    with LocalServer(Handler) as server:
+        config = tiny_config(tmp_path, critic=f"served:{server.url}")
+        for _ in range(2):
+            prepare("slf5k", config)
+            (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n')
+        for name, told in (("critic", r"name\): 'served:.*#rm@1' then, 'served:.*#other' now"), ("prompt", "prompt")):
+            about[name] = "other"
+            with pytest.raises(InputError, match=rf"begun with other settings .*critic \(its {told}"):
+                prepare("slf5k", config)
 
 
 def test_a_run_of_another_version_says_so(tmp_path):
@@ -94,10 +115,8 @@ def test_a_run_of_another_version_says_so(tmp_path):
         continued(tmp_path / "run.json", now, 1, 1)
 
 
-@pytest.mark.parametrize("setting", ["critic", "reward_model"])
-def test_a_reward_model_trained_anew_in_its_folder_is_another_critic(tmp_path, setting):
-    given = {setting: tiny_model(tmp_path / "rm"), "algorithm": "scalar"}
-    save_json(tmp_path / "rm" / ("scalar_reward.json" if setting == "reward_model" else "reward_model.json"), {})
+def test_a_reward_model_trained_anew_in_its_folder_is_another_critic(tmp_path):
+    given = {"reward_model": tiny_model(tmp_path / "rm"), "algorithm": "scalar"}
     begin(tmp_path, **given)
     tiny_model(tmp_path / "rm", seed=1)
     with pytest.raises(InputError, match=r"critic \(its weights\): '\w+' then, '\w+' now"):
@@ -106,14 +125,19 @@ def test_a_reward_model_trained_anew_in_its_folder_is_another_critic(tmp_path, s
 
 @pytest.mark.parametrize(
     ("setting", "place"),
-    [("model", "tiny-llama"), ("reward_model", "rm"), ("teacher_prompt", "own.txt"), ("critic", "own.txt:judge")],
+    [
+        ("model", "tiny-llama"),
+        ("reward_model", "tiny-llama"),
+        ("teacher_prompt", "own.txt"),
+        ("critic", "own.txt:judge"),
+    ],
 )
 def test_one_file_may_have_another_name_in_another_folder(tmp_path, monkeypatch, setting, place):
     algorithm = {"reward_model": "scalar", "teacher_prompt": "teacher"}.get(setting, "text2grad")
     config = tiny_config(tmp_path, algorithm=algorithm)
-    (tmp_path / "rm").mkdir()
-    (tmp_path / "own.txt").write_text("x")
-    for name, folder in ((place, tmp_path), (f"../{place}", tmp_path / "rm"), (str(tmp_path / place), Path("/"))):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "own.txt").write_text("${prompt} ${critique}")
+    for name, folder in ((place, tmp_path), (f"../{place}", tmp_path / "sub"), (str(tmp_path / place), Path("/"))):
         monkeypatch.chdir(folder)
         now = describe(get_task("slf5k"), config.changed(**{setting: name}), {"q": {"post": "A dog barks."}}, "mine")
         if not (tmp_path / "run.json").exists():
