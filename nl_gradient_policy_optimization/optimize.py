@@ -33,6 +33,7 @@ from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, check_new_responses, is_served, load_critic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.spending import joined, load_price
 from text2grad.errors import InputError, command
 from text2grad.journal.run_folder import claimed
 from text2grad.models import (
@@ -127,6 +128,10 @@ def prepare(
     if config.audit_critic:
         asked = trusted_settings(config)
         trusted = make_critic(asked, task, accelerator, "audit_replies", files)
+        clients = [client for each in (judge, trusted) if (client := getattr(each, "client", None))]
+        budget = joined([client.budget for client in clients])
+        for client in clients:
+            client.budget = budget
         rewards = AuditedRewards(rewards, CriticRewards(trusted, task, asked), config.audit_share, config.seed)
         observers.append(Audit())
     policy = make_policy(config, accelerator.device)
@@ -137,11 +142,12 @@ def prepare(
 
 
 def trusted_settings(config: PolicyConfig) -> PolicyConfig:
-    """The run's settings with the trusted critic in the critic's place."""
+    """The run's settings with the trusted critic in the critic's place, and the other way round."""
     return replace(
         config,
         algorithm=algorithm_class("text2grad")(),  # a method may name a critic of its own
         critic=config.audit_critic,
+        audit_critic=config.critic,
         critic_prompt=config.audit_prompt,
         critic_variant="",
         critic_constrained="none" if is_endpoint(config.audit_critic) else config.critic_constrained,
@@ -176,7 +182,7 @@ def make_critic(
             variant=variant_asked(config.critic_variant or None, config.critique),
             temperature=config.critic_temperature,
             constrained=config.critic_constrained,
-            **config.client_options(),
+            **config.client_options() | ({"max_cost_usd": None} if costs_nothing(config) else {}),
             cache=ReplyCache(cache),
             **longest,
         )
@@ -197,6 +203,13 @@ def make_critic(
         options |= {"temperature": config.critic_temperature} if config.critic_temperature else {}
     with unsharded():  # ZeRO-3 gathers the policy's layers as they are used, and no other model's
         return load_critic(config.critic, task, **options)
+
+
+def costs_nothing(config: PolicyConfig) -> bool:
+    """Whether the critic is an unlisted server beside a priced endpoint: nobody bills over plain HTTP."""
+    specs = config.critic, config.audit_critic
+    own, other = (load_price(spec.removeprefix("openai:").rpartition("#")[2]).listed for spec in specs)
+    return config.critic.startswith("http://") and not own and is_endpoint(config.audit_critic) and other
 
 
 def make_accelerator(config: PolicyConfig) -> Accelerator:

@@ -2,7 +2,8 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
 from threading import Lock
 from time import sleep
 
@@ -11,7 +12,7 @@ import pytest
 from nl_gradient_policy_optimization.algorithms.capo import VotedRewards
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.observers.audit import COUNTS, AuditedRewards, audit_stop_reason, count, figures
-from nl_gradient_policy_optimization.optimize import optimize, trusted_settings
+from nl_gradient_policy_optimization.optimize import optimize, prepare, trusted_settings
 from nl_gradient_policy_optimization.rewards import CriticRewards, mean_feedback
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.baseline_runs import KODCODE, SLF5K, QuotingCritic, rollout
@@ -21,7 +22,10 @@ from tests.tiny_runs import ScriptedRewards, SpokenRewards, check_same_weights, 
 from text2grad.critics import load_critic
 from text2grad.critics.asking import opinions
 from text2grad.critics.reward_model.critic import RewardModelCritic
+from text2grad.endpoints.client import Reply
 from text2grad.endpoints.reply_cache import ReplyCache
+from text2grad.endpoints.spending import Usage
+from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json
 
@@ -199,6 +203,22 @@ def test_the_trusted_critic_need_not_score_every_word():
     config = PolicyConfig.of(scheme="dense", audit_critic="programmatic")
     assert trusted_settings(config).scheme == "uniform"
     assert trusted_settings(config.changed(audit_prompt="prompts/dense.txt")).scheme == "dense"
+
+
+def test_the_critic_and_the_trusted_one_spend_one_budget_though_one_is_a_server_without_a_price(tmp_path):
+    paid, free, run = "http://h/v1#gpt-4o", "http://h/v1#mine", tmp_path / "run"
+    for name in ("critic", "audit"):
+        with closing(ReplyCache(run / f"{name}_replies-0.jsonl")) as cache:
+            cache.replied(None, "key", "", asdict(Reply("{}", usage=Usage(cost_usd=0.3))))
+    for critic, audit in ((paid, free), (free, paid)):
+        config = tiny_config(tmp_path, critic=critic, audit_critic=audit, critic_max_cost_usd=1.0)
+        with ExitStack() as files:
+            rewards = prepare("slf5k", config, files=files).rewards
+        budgets = [each.critic.client.budget for each in (rewards.rewards, rewards.trusted)]
+        assert budgets[0] is budgets[1] and budgets[0].spent == 0.6 and not budgets[0].fits(0.5)
+    for critic, audit in ((free, free), (paid, "https://h/v1#mine")):
+        with pytest.raises(InputError, match="the price table does not list mine"):
+            prepare("slf5k", config.changed(critic=critic, audit_critic=audit))
 
 
 def test_audits_fall_on_the_share_of_rollouts_and_depends_on_the_seed_alone():

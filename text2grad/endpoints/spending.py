@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import date
 from fnmatch import fnmatchcase
@@ -137,3 +138,9 @@ class Budget:
             self.spent += cost
             self.lost += bound if lost else 0.0
             self._changed.notify_all()
+
+
+def joined(budgets: Sequence[Budget]) -> Budget:
+    """One budget in the place of several: the lowest limit, for what all of them have spent and will spend."""
+    limits = [each.limit for each in budgets if each.limit is not None]
+    return Budget(min(limits, default=None), sum(each.spent for each in budgets), sum(each.lost for each in budgets))
