@@ -153,7 +153,8 @@ def test_the_baselines_files_name_their_command_and_settings_that_exist():
 
 
 @pytest.mark.parametrize(
-    "value", ["http://host/v1?api_key=sk-0123456789abcdefghij#m", "runs/sk-learn-2024-sweep-of-rates"]
+    "value",
+    ["http://host/v1?api_key=sk-0123456789abcdefghij#m", "runs/sk-learn-2024-sweep", "hf_llama3_8b_instruct"],
 )
 def test_an_address_may_hold_a_key_and_a_name_may_look_like_one_from_afar(value):
     assert parse(TaskConfig, args=["--task", value]).task == value

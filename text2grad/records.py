@@ -104,15 +104,18 @@ def load_data_set(name: str) -> list[Record]:
         InputError: there is none, or it cannot be reached.
     """
     from datasets import Dataset, load_dataset, load_from_disk
+    from datasets.exceptions import DatasetsError
 
     place, _, split = name.partition("#")
     try:
         if (Path(place) / "state.json").is_file() or (Path(place) / "dataset_dict.json").is_file():
             found = load_from_disk(place)
+            if split and isinstance(found, Dataset):
+                raise ValueError("it has no splits")
             return (found if isinstance(found, Dataset) else found[split or "train"]).to_list()
         return load_dataset(place, split=split or "train").to_list()
-    except (OSError, ValueError, KeyError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except (OSError, ValueError, KeyError, OverflowError, DatasetsError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise InputError(
             f"{name}: no .json, .jsonl, .csv or .parquet file and no data set ({reason}); check the name, and the "
             "split after #"
@@ -132,24 +135,18 @@ def load_parquet(path: str | Path) -> list[Record]:
         raise InputError(f"{path}: no Parquet file that can be read ({reason})") from None
 
 
-def _filled(rows: list[Record], where: str | Path) -> list[Record]:
+def _filled(rows: list[Record]) -> list[Record]:
     """Rows of a table without their empty fields: a table has every column in every row."""
-    for number, row in enumerate(rows):
-        for name, value in row.items():
-            if not isinstance(value, str | int | float | bool | list | dict | None):
-                raise InputError(
-                    f"{where}: record {number} has {type(value).__name__} in {name!r}; records hold what JSON can hold"
-                )
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
 def load_rows(path: str | Path) -> Any:
     """What a file, folder or data set holds, unchanged; empty fields of tables are left out."""
     if is_data_set(path):
-        return _filled(load_data_set(str(path)), path)
+        return _filled(load_data_set(str(path)))
     suffix = Path(path).suffix
     if suffix == ".parquet":
-        return _filled(load_parquet(path), path)
+        return _filled(load_parquet(path))
     return load_csv(path) if suffix == ".csv" else load_json(path)
 
 

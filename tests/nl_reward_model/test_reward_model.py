@@ -315,6 +315,8 @@ def test_the_default_settings_are_the_papers(task_name, prompt_length, length, t
         ({"max_prompt_tokens": 900, "max_length": 900}, "must lie between"),
         ({"packing": True, "responses_per_row": 3}, "packed already"),
         ({**BEST, "eval_steps": 0.05, "save_steps": 0.1}, "give both the same"),
+        ({"fp16": True}, "--fp16: --dtype"),
+        ({"resume_from_checkpoint": "checkpoint-1"}, "goes on by itself"),
         ({"learning_rate": -1.0}, "--learning_rate must be at least 0"),
         ({"lora_r": -2}, "--lora_r must be at least 0"),
         ({"seed": 2**64}, "--seed must be below"),

@@ -365,14 +365,20 @@ def test_parquet_folders_and_saved_data_sets_hold_the_same_records(tmp_path):
 
 def test_what_is_no_data_set_is_named_with_its_remedy(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no table")
-    Dataset.from_list([{**ROWS[0], "when": datetime(2026, 1, 1)}]).to_parquet(tmp_path / "dates.parquet")
+    nested = {**ROWS[0], "about": {"when": datetime(2026, 1, 1)}}
+    Dataset.from_list([nested]).to_parquet(tmp_path / "dates.parquet")
     Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "mixed").mkdir()
+    for number, row in enumerate([{"prompt": "x"}, {"other": 1}]):
+        save_json(tmp_path / "mixed" / f"{number}.json", [row])
     for name, message in {
         "broken.parquet": "no Parquet file that can be read",
         "missing.parquet": "no such file",
-        "dates.parquet": "record 0 has datetime in 'when'",
+        "dates.parquet": "record 0: its field 'about' holds datetime, which JSON cannot hold",
         "empty": "no data set",
+        "mixed": r"no data set .Schema",
+        "saved#test": "no data set .*it has no splits",
     }.items():
         with pytest.raises(InputError, match=message):
             load_records(tmp_path / name, PLAIN)

@@ -315,7 +315,7 @@ def test_unless_told_that_it_may_go_on(without_isolation, monkeypatch):
     many = "import subprocess\nwhile True: subprocess.Popen(['sleep', '30'])"
     assert sandbox.run({"a.py": many}, [sandbox.python, "/box/a.py"]).reason == "processes"
     monkeypatch.delattr(os, "waitid")
-    with pytest.raises(InputError, match="on Linux, or on macOS with Python 3.13"):
+    with pytest.raises(InputError, match=r"on Linux, or on macOS with Python 3\.13"):
         Sandbox(allow_unsafe=True)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from text2grad.configs import setting
+from text2grad.errors import InputError
 from text2grad.models import DtypeName, best_device, long_dtype_name, named_dtype
 from text2grad.models.deepspeed_setup import begin_deepspeed
 
@@ -41,8 +42,14 @@ class TrainingSettings(_Mixed):
         self.lora_r = self.lora_r if self.lora else 0
         self.lora = self.lora_r > 0
         self.dtype = long_dtype_name(self.dtype)
-        self.use_cpu = best_device() == "cpu"
-        self.bf16, self.fp16 = self.compute_dtype is torch.bfloat16, self.compute_dtype is torch.float16
+        decided = {"use_cpu": best_device() == "cpu"}
+        decided |= {"bf16": self.compute_dtype is torch.bfloat16, "fp16": self.compute_dtype is torch.float16}
+        for name, value in decided.items():
+            if getattr(self, name) and not value:
+                raise InputError(f"--{name}: --dtype {self.dtype} and the machine's devices decide that; leave it out")
+            setattr(self, name, value)
+        if self.resume_from_checkpoint:
+            raise InputError("--resume_from_checkpoint: leave it out; what is in --output_dir goes on by itself")
         if self.deepspeed:
             begin_deepspeed(self.use_cpu)
         super().__post_init__()
