@@ -198,10 +198,13 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
             elif responses is False and task.prompt(record) in prompts:
                 continue
             prompts.add(task.prompt(record))
-            if key is None:
-                key = task.prompt_id(record) if responses is False else task.id_of(record)
-                if responses is False and key in records:  # one id for two prompts
+            if key is None and responses is False:
+                key = task.prompt_id(record)
+                if key in records:  # one id for two prompts
                     key = content_id(key, task.prompt(record))
+            elif key is None:
+                own = str(record.get("id"))  # of a numbered answer, whatever field the task has for its prompts' ids
+                key = own if _SAMPLE.search(own) else task.id_of(record)
         except InputError as error:
             missing = responses and task.response_if_any(record) is None
             remedy = f"{task.format_help}; evaluation/generate.py writes responses" if missing else task.format_help

@@ -17,7 +17,15 @@ from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, Interrupted, StopRunError, handling
 from text2grad.journal import Journal, map_records
 from text2grad.prompts import load_prompt
-from text2grad.records import check_output, check_writable, is_data_set, load_records, save_json, save_records
+from text2grad.records import (
+    Records,
+    check_output,
+    check_writable,
+    is_data_set,
+    load_records,
+    save_json,
+    save_records,
+)
 from text2grad.tasks import get_task
 
 pytestmark = pytest.mark.fast
@@ -75,6 +83,16 @@ def test_an_object_by_id_becomes_rows_with_their_ids(tmp_path):
     assert dict(load_records(tmp_path / "out.jsonl", get_task("slf5k"))) == {"a": rows[0], "b": rows[1]}
     with pytest.raises(InputError, match=r"name it \.json"):
         save_json(tmp_path / "out.jsonl", given)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [("ultrafeedback", ANSWER), ("kodcode", {"question_id": "p", "question": "q", "solution": "s", "test": "t"})],
+)
+def test_equal_answers_in_rows_keep_their_numbers(tmp_path, task, answer):
+    answer = answer | {"generation": {"id": "p"}}  # of the record that lent its prompt
+    save_records(tmp_path / "rows.jsonl", Records({f"p@{n}": answer for n in range(2)}, tmp_path, keyed=True))
+    assert list(load_records(tmp_path / "rows.jsonl", get_task(task))) == ["p@0", "p@1"]
 
 
 def test_failed_write_leaves_the_old_file(tmp_path):

@@ -122,11 +122,10 @@ class CriticService:
         except (FeedbackError, StopRunError) as error:  # its message goes to the client
             kind = "stop" if isinstance(error, StopRunError) else "passing" if error.passing else None
             return {"error": as_storable(redacted(str(error)))} | ({kind: True} if kind else {})
-        except Exception as error:  # a critic may raise anything; the other items get their answers
+        except Exception:  # a critic may raise anything; the other items get their answers
             number = uuid.uuid4().hex[:8]
             logger.exception("item %s", number)
-            told = {"error": f"the critic broke down on this item; the server's log has the reason under {number}"}
-            return told | ({"stop": True} if isinstance(error, InputError) else {})  # it would end a run of its own
+            return {"error": f"the critic broke down on this item; the server's log has the reason under {number}"}
 
     def _checked(self, item: Any) -> _Item:
         if problem := fault(item):
