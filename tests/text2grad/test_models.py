@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
+from tokenizers.processors import TemplateProcessing
 
 from nl_gradient_policy_optimization.baselines.scalar_model import load_classifier
 from tests.processes import flip_byte, free_port, run_command
-from tests.tiny import tiny_model
+from tests.tiny import adapted, tiny_model, tokenizer
 from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
 from text2grad.models import BUILT_IN, base_of, chat_ids, load_model, load_tokenizer, model_path, portable_base_name
@@ -116,6 +117,32 @@ def test_a_hostile_model_is_refused_in_one_sentence(tmp_path, name, content, tol
     with pytest.raises(InputError, match=told):
         load_tokenizer(str(folder))
         load_model(str(folder), torch.float32)
+
+
+def test_a_base_model_gets_the_token_that_begins_a_text(tmp_path):
+    tok = tokenizer("byte")
+    tok.chat_template = None
+    chat = [{"role": "user", "content": "Hi."}]
+    for kind, begins in (("plain", []), ("begun", [tok.bos_token_id])):
+        if begins:
+            template = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", tok.bos_token_id)])
+            tok.backend_tokenizer.post_processor = template
+        tiny_model(tmp_path / kind)
+        tok.save_pretrained(tmp_path / kind)
+        ids = chat_ids(chat, load_tokenizer(str(tmp_path / kind)))
+        assert ids == [*begins, *tok("Hi.\n\n", add_special_tokens=False)["input_ids"]]
+
+
+def test_an_adapter_on_an_adapter_keeps_the_weights_of_both(tmp_path):
+    tiny = tiny_model(tmp_path / "tiny")
+    inner = adapted(load_model(tiny, "float32"))
+    inner.save_pretrained(tmp_path / "inner")
+    outer = adapted(load_model(str(tmp_path / "inner"), "float32").merge_and_unload())
+    outer.peft_config["default"].base_model_name_or_path = str(tmp_path / "inner")
+    outer.save_pretrained(tmp_path / "outer")
+    ids = torch.tensor([[5, 6, 7]])
+    expected = outer.eval()(ids).logits
+    torch.testing.assert_close(load_model(str(tmp_path / "outer"), "float32")(ids).logits, expected)
 
 
 def test_a_chat_template_that_refuses_a_chat_is_told(tmp_path):

@@ -45,7 +45,7 @@ PLAIN_CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] + '\n\n' }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
 )
-"""For base models, which have none: the messages' text and nothing else."""
+"""For base models, which have none: the messages' text, after the token that begins a text where they have one."""
 
 
 def model_path(name: str) -> str:
@@ -180,7 +180,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.chat_template is None:
-        tokenizer.chat_template = PLAIN_CHAT_TEMPLATE
+        begins = tokenizer.bos_token_id is not None and tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
+        tokenizer.chat_template = "{{ bos_token }}" * begins + PLAIN_CHAT_TEMPLATE
     return tokenizer
 
 
@@ -225,6 +226,8 @@ def load_model(
         from peft import PeftConfig, PeftModel
 
         base = load_model(base_of(path), dtype)
+        if hasattr(base, "merge_and_unload"):  # an adapter itself: two of one name would be one
+            base = base.merge_and_unload()
         with _told(path):
             config = PeftConfig.from_pretrained(path)
             if dropout is not None:
