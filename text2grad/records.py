@@ -135,18 +135,23 @@ def load_parquet(path: str | Path) -> list[Record]:
         raise InputError(f"{path}: no Parquet file that can be read ({reason})") from None
 
 
-def _filled(rows: list[Record]) -> list[Record]:
+def _filled(rows: list[Record], where: str | Path) -> list[Record]:
     """Rows of a table without their empty fields: a table has every column in every row."""
+    for number, row in enumerate(rows):
+        try:
+            json.dumps(row)
+        except TypeError as error:
+            raise InputError(f"{where}: record {number}: {error}; records hold what JSON can hold") from None
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
 def load_rows(path: str | Path) -> Any:
     """What a file, folder or data set holds, unchanged; empty fields of tables are left out."""
     if is_data_set(path):
-        return _filled(load_data_set(str(path)))
+        return _filled(load_data_set(str(path)), path)
     suffix = Path(path).suffix
     if suffix == ".parquet":
-        return _filled(load_parquet(path))
+        return _filled(load_parquet(path), path)
     return load_csv(path) if suffix == ".csv" else load_json(path)
 
 

@@ -204,7 +204,7 @@ def test_a_run_on_a_data_set_goes_on_with_the_same_rows_only(tmp_path):
         config = PolicyConfig.of(data_path=str(tmp_path / "set"), output_dir=str(tmp_path))
         return list(read_prompts(config, get_task("slf5k")).values())
 
-    with pytest.raises(InputError, match="record 0 has datetime in 'when'"):
+    with pytest.raises(InputError, match="record 0: Object of type datetime is not"):
         prompts({"prompt": "A dog barks.", "when": datetime(2026, 1, 1)})
     for _ in range(2):
         assert prompts({"post": None, "prompt": "A dog barks."}) == [{"prompt": "A dog barks."}]

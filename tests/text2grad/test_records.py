@@ -393,7 +393,7 @@ def test_what_is_no_data_set_is_named_with_its_remedy(tmp_path):
     for name, message in {
         "broken.parquet": "no Parquet file that can be read",
         "missing.parquet": "no such file",
-        "dates.parquet": "record 0: its field 'about' holds datetime, which JSON cannot hold",
+        "dates.parquet": "record 0: Object of type datetime is not JSON serializable",
         "empty": "no data set",
         "mixed": r"no data set .Schema",
         "saved#test": "no data set .*it has no splits",
