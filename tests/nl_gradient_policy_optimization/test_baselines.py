@@ -22,6 +22,7 @@ from tests.tiny_runs import POSTS, tiny_config
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
+from text2grad.journal.checksums import save_checksums
 from text2grad.models import load_model, load_tokenizer
 from text2grad.models.answering import PolicyAnswer
 from text2grad.prompts import load_prompt
@@ -219,6 +220,23 @@ def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
         return logprob(model, tok, POSTS[0], GOOD) - logprob(model, tok, POSTS[0], BAD)
 
     assert margin(after) > margin(before) + 1
+
+
+def test_an_old_checkpoint_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    """A kill while the new one is hashed, which takes minutes for a large optimiser, would lose the run."""
+
+    def killed(folder: Path, pattern: str) -> None:
+        if folder.name == "checkpoint-2":
+            raise RuntimeError("killed")
+        save_checksums(folder, pattern)
+
+    limits = {"max_steps": 2, "save_steps": 1, "save_total_limit": 1}
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
+        patched.setattr("text2grad.journal.finetuning.save_checksums", killed)
+        dpo.train(settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), **limits))
+    assert sorted(path.name for path in tmp_path.glob("run/checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+    dpo.train(settings(dpo.DPOSettings, tmp_path, tmp_path / "pairs.json", **limits))
+    assert [path.name for path in tmp_path.glob("run/checkpoint-*")] == ["checkpoint-2"]
 
 
 @pytest.mark.parametrize("allow_changed", [False, True])

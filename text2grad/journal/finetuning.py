@@ -54,6 +54,21 @@ class SafeCheckpoints(TrainerCallback):
             save_checksums(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", "**/*")
 
 
+class _Rotation(TrainerCallback):
+    """Old checkpoints go when the new one is whole: a ``Trainer`` removes them before that, and a kill loses both."""
+
+    def __init__(self, limit: int | None):
+        self.limit = limit
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.limit and state.is_world_process_zero:
+            found = [path for path in Path(str(args.output_dir)).iterdir() if CHECKPOINT.fullmatch(path.name)]
+            found.sort(key=lambda path: int(path.name.partition("-")[2]))
+            kept = (f"checkpoint-{state.global_step}", Path(state.best_model_checkpoint or "").name)
+            for old in [path for path in found if path.name not in kept][: max(0, len(found) - self.limit)]:
+                remove(old)
+
+
 def train(trainer: Trainer) -> None:
     """Train from the newest checkpoint, if there is one.
 
@@ -67,6 +82,8 @@ def train(trainer: Trainer) -> None:
     with Interruption() as interruption:
         safe = SafeCheckpoints(interruption)
         trainer.callback_handler.callbacks.insert(0, safe)  # other callbacks may add to a checkpoint
+        trainer.add_callback(_Rotation(args.save_total_limit))  # last: others complete the checkpoint
+        args.save_total_limit = None
         trainer.train(resume_from_checkpoint=checkpoint)
     if safe.number:
         raise Interrupted(safe.number)
