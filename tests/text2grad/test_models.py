@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,16 @@ from tests.processes import flip_byte, free_port, run_command
 from tests.tiny import adapted, tiny_model, tokenizer
 from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
-from text2grad.models import BUILT_IN, base_of, chat_ids, load_model, load_tokenizer, model_path, portable_base_name
+from text2grad.models import (
+    BUILT_IN,
+    base_of,
+    chat_ids,
+    load_model,
+    load_tokenizer,
+    merge_adapter,
+    model_path,
+    portable_base_name,
+)
 
 
 def adapter(folder: Path, base: str) -> str:
@@ -120,7 +130,7 @@ def test_a_hostile_model_is_refused_in_one_sentence(tmp_path, name, content, tol
 
 
 def test_a_base_model_gets_the_token_that_begins_a_text(tmp_path):
-    tok = tokenizer("byte")
+    tok = deepcopy(tokenizer("byte"))
     tok.chat_template = None
     chat = [{"role": "user", "content": "Hi."}]
     for kind, begins in (("plain", []), ("begun", [tok.bos_token_id])):
@@ -133,16 +143,19 @@ def test_a_base_model_gets_the_token_that_begins_a_text(tmp_path):
         assert ids == [*begins, *tok("Hi.\n\n", add_special_tokens=False)["input_ids"]]
 
 
-def test_an_adapter_on_an_adapter_keeps_the_weights_of_both(tmp_path):
-    tiny = tiny_model(tmp_path / "tiny")
-    inner = adapted(load_model(tiny, "float32"))
-    inner.save_pretrained(tmp_path / "inner")
-    outer = adapted(load_model(str(tmp_path / "inner"), "float32").merge_and_unload())
-    outer.peft_config["default"].base_model_name_or_path = str(tmp_path / "inner")
-    outer.save_pretrained(tmp_path / "outer")
-    ids = torch.tensor([[5, 6, 7]])
-    expected = outer.eval()(ids).logits
-    torch.testing.assert_close(load_model(str(tmp_path / "outer"), "float32")(ids).logits, expected)
+@torch.no_grad()
+def test_an_adapter_on_an_adapter_keeps_both(tmp_path):
+    model, ids = load_model(tiny_model(tmp_path / "base"), "float32"), torch.arange(4, 30)[None]
+    for name, under in (("lower", "base"), ("upper", "lower")):
+        model = adapted(model)
+        model.peft_config["default"].base_model_name_or_path = str(tmp_path / under)
+        model.save_pretrained(tmp_path / name)
+        model = model.merge_and_unload().eval()
+    tokenizer().save_pretrained(tmp_path / "upper")
+    merge_adapter(str(tmp_path / "upper"), tmp_path / "whole")
+    for name, near in (("upper", 1e-4), ("whole", 2e-2)):
+        found = load_model(str(tmp_path / name), "float32")(ids).logits
+        torch.testing.assert_close(found, model(ids).logits, atol=near, rtol=0)
 
 
 def test_a_chat_template_that_refuses_a_chat_is_told(tmp_path):

@@ -42,14 +42,15 @@ class TrainingSettings(_Mixed):
         self.lora_r = self.lora_r if self.lora else 0
         self.lora = self.lora_r > 0
         self.dtype = long_dtype_name(self.dtype)
-        decided = {"use_cpu": best_device() == "cpu"}
-        decided |= {"bf16": self.compute_dtype is torch.bfloat16, "fp16": self.compute_dtype is torch.float16}
-        for name, value in decided.items():
-            if getattr(self, name) and not value:
-                raise InputError(f"--{name}: --dtype {self.dtype} and the machine's devices decide that; leave it out")
+        for name, value, remedy in (
+            ("use_cpu", best_device() == "cpu", "CUDA_VISIBLE_DEVICES= before the command hides the GPUs"),
+            ("bf16", self.compute_dtype is torch.bfloat16, "--dtype names the number type"),
+            ("fp16", self.compute_dtype is torch.float16, "--dtype names the number type"),
+            ("resume_from_checkpoint", None, "a run goes on from the newest checkpoint in --output_dir by itself"),
+        ):
+            if (given := getattr(self, name)) not in (value, getattr(type(self), name)):
+                raise InputError(f"--{name} {given}: {remedy}; leave this one out")
             setattr(self, name, value)
-        if self.resume_from_checkpoint:
-            raise InputError("--resume_from_checkpoint: leave it out; what is in --output_dir goes on by itself")
         if self.deepspeed:
             begin_deepspeed(self.use_cpu)
         super().__post_init__()

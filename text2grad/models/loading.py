@@ -225,9 +225,7 @@ def load_model(
     if is_adapter(path):
         from peft import PeftConfig, PeftModel
 
-        base = load_model(base_of(path), dtype)
-        if hasattr(base, "merge_and_unload"):  # an adapter itself: two of one name would be one
-            base = base.merge_and_unload()
+        base = _below(base_of(path), dtype)
         with _told(path):
             config = PeftConfig.from_pretrained(path)
             if dropout is not None:
@@ -236,6 +234,12 @@ def load_model(
     else:
         model = pack(from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
     return (model if device is None else model.to(device)).eval()
+
+
+def _below(name: str, dtype: torch.dtype) -> Any:
+    """What an adapter is put on. PEFT calls each ``default``: of one on another, the lower would lose its weights."""
+    model: Any = load_model(name, dtype)
+    return model.merge_and_unload() if is_adapter(name) else model
 
 
 def without_cudnn_attention() -> None:
@@ -327,7 +331,7 @@ def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> 
     import torch
     from peft import PeftModel
 
-    model = PeftModel.from_pretrained(load_model(base or base_of(adapter), torch.float32), adapter)
+    model = PeftModel.from_pretrained(_below(base or base_of(adapter), torch.float32), adapter)
     merged = model.merge_and_unload().to(torch.bfloat16)
     merged.save_pretrained(output)
     load_tokenizer(adapter).save_pretrained(output)
