@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -130,14 +129,14 @@ def test_a_hostile_model_is_refused_in_one_sentence(tmp_path, name, content, tol
 
 
 def test_a_base_model_gets_the_token_that_begins_a_text(tmp_path):
-    tok = deepcopy(tokenizer("byte"))
+    tok = tokenizer.__wrapped__("byte")  # one of its own, not that of all tests
     tok.chat_template = None
     chat = [{"role": "user", "content": "Hi."}]
     for kind, begins in (("plain", []), ("begun", [tok.bos_token_id])):
         if begins:
             template = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", tok.bos_token_id)])
             tok.backend_tokenizer.post_processor = template
-        tiny_model(tmp_path / kind)
+        (Path(tiny_model(tmp_path / kind)) / "chat_template.jinja").unlink()
         tok.save_pretrained(tmp_path / kind)
         ids = chat_ids(chat, load_tokenizer(str(tmp_path / kind)))
         assert ids == [*begins, *tok("Hi.\n\n", add_special_tokens=False)["input_ids"]]
