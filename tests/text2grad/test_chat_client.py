@@ -215,7 +215,7 @@ def test_a_policys_threads_and_temperatures_share_its_pace_and_its_budget():
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(ask, range(8)))
-        assert server.times[-1] - server.times[0] >= 7 * 0.1 * 0.7  # twice as fast, with a pace for each temperature
+        assert server.times[-1] - server.times[0] >= 7 * 0.1 * 0.9  # twice as fast, with a pace for each temperature
         assert sorted(body["temperature"] for body in server.requests) == [0] * 4 + [1] * 4
         with pytest.raises(StopRunError, match=r"0\.0003 of the budget"):
             policy([HELLO], ["8"], SamplingConfig(max_new_tokens=50))

@@ -104,6 +104,7 @@ class ChatRequest:
         logprobs: alternatives per token whose log-probabilities are wanted.
         length: tokens of the reply at most.
         scope: whose request it is (a record's id): the cache keeps equal requests of different scopes apart.
+        temperature: of the model's sampling.
     """
 
     messages: list[Mapping[str, str]]
@@ -111,6 +112,7 @@ class ChatRequest:
     logprobs: int
     length: int
     scope: str
+    temperature: float = 0.0
 
 
 def endpoint_of(spec: str) -> tuple[str | None, str]:
@@ -231,6 +233,7 @@ class ChatClient:
         logprobs: int = 0,
         max_tokens: int | None = None,
         scope: str = "",
+        temperature: float | None = None,
     ) -> Reply:
         """The model's reply to a :class:`ChatRequest`. A server that refuses a schema is asked without, and remembered.
 
@@ -241,7 +244,8 @@ class ChatClient:
             StopRunError: no further request will do: the budget is spent, the server stays away, or ``stop()``.
             InputError: the key, the address or the model is wrong.
         """
-        request = ChatRequest(list(messages), schema, logprobs, max_tokens or self.max_tokens, scope)
+        warmth = self.temperature if temperature is None else temperature
+        request = ChatRequest(list(messages), schema, logprobs, max_tokens or self.max_tokens, scope, warmth)
         if not all(storable(message["content"]) for message in messages):
             raise ChatError("the question contains a lone surrogate, which cannot be sent")
         key = self.key(request)
@@ -265,12 +269,13 @@ class ChatClient:
     def key(self, request: ChatRequest) -> str:
         """What the cache knows a request by."""
         wanted = [request.messages, request.schema, request.logprobs, request.length]
-        return fingerprint([self.model, *wanted, self.temperature, request.scope])
+        return fingerprint([self.model, *wanted, request.temperature, request.scope])
 
     def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | str | None, scope: str) -> None:
         """A reply led nowhere: the same request is to be sent again, in a later run as well."""
         if self.cache:
-            self.cache.void(scope, self.key(ChatRequest(list(messages), schema, 0, self.max_tokens, scope)))
+            request = ChatRequest(list(messages), schema, 0, self.max_tokens, scope, self.temperature)
+            self.cache.void(scope, self.key(request))
 
     def stop(self) -> None:
         """Send nothing more; requests in flight still end."""
@@ -311,7 +316,7 @@ class ChatClient:
         name = swapped[self._length_name] if self._length_name in without else self._length_name
         body: dict[str, Any] = {"model": self.model, "messages": request.messages, name: request.length}
         if "temperature" not in without:
-            body["temperature"] = self.temperature
+            body["temperature"] = request.temperature
         if isinstance(request.schema, str):
             body["extra_body"] = {"structured_outputs": {"grammar": request.schema}}
         elif request.schema and "response_format" not in without:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,7 +24,7 @@ from text2grad.models.loading import (
 if TYPE_CHECKING:
     import torch
 
-    from text2grad.endpoints.client import ChatClient, ChatError
+    from text2grad.endpoints.client import ChatError
 
 Chat = list[dict[str, str]]
 
@@ -222,9 +220,7 @@ class ServedPolicy:
         from text2grad.endpoints.client import ChatClient
 
         self.name, self.identity, self.workers = model, identity or model, endpoint.concurrency
-        self._first = ChatClient(base_url, model, **endpoint.client_options())
-        self._clients: dict[float, ChatClient] = {}
-        self._lock = threading.Lock()
+        self._client = ChatClient(base_url, model, **endpoint.client_options())
 
     def length(self, chat: Chat) -> int:
         return sum(len(message["content"]) for message in chat) // 4
@@ -232,23 +228,15 @@ class ServedPolicy:
     def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> PolicyAnswers:
         if sampling.top_p < 1:
             raise InputError("--top_p is for models in this process; set it in the server's generation config")
-        client = self._client(sampling.temperature)
-        with when_interrupted(client.stop):
-            return [self._ask(client, chat, key, sampling) for chat, key in zip(chats, ids, strict=True)]
+        with when_interrupted(self._client.stop):
+            return [self._ask(chat, key, sampling) for chat, key in zip(chats, ids, strict=True)]
 
-    def _client(self, temperature: float) -> ChatClient:
-        with self._lock:
-            if temperature not in self._clients:  # all threads and temperatures have one budget and one pace
-                self._clients[temperature] = copy(self._first)
-                self._clients[temperature].temperature = temperature
-            return self._clients[temperature]
-
-    @staticmethod
-    def _ask(client: ChatClient, chat: Chat, key: str, sampling: SamplingConfig) -> PolicyAnswer | ChatError:
+    def _ask(self, chat: Chat, key: str, sampling: SamplingConfig) -> PolicyAnswer | ChatError:
         from text2grad.endpoints.client import ChatError
 
+        length, temperature = sampling.max_new_tokens, sampling.temperature
         try:
-            answer = client.complete(chat, max_tokens=sampling.max_new_tokens, scope=key)
+            answer = self._client.complete(chat, max_tokens=length, scope=key, temperature=temperature)
         except ChatError as error:
             return error
         usage = answer.usage
