@@ -64,7 +64,10 @@ FORMER = {
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
-KEYS = ["a-key-of-a-form-that-no-one-knows", "openai:sk-proj-0123456789abcdefghijABCD", "hf_0123456789abcdefghijABCD"]
+KEYS = [
+    "a-key-of-a-form-that-no-one-knows", "openai:sk-proj-0123456789abcdefghijABCD", "hf_0123456789abcdefghijABCD",
+    "sk-ant-ab_0123-cd_4567-ef_89ab-cdefgh_01", "AIzaSy_0123456789-bcdefg_hijkl-mnopqrst",
+]  # fmt: skip
 VALUES = {"dtype": "float16", "output_path": "x.jsonl", "prompt": "no_cot"}
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))

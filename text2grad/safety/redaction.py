@@ -11,9 +11,12 @@ MARK = "[redacted]"
 SHORTEST_KEY = 16  # characters; shorter keys are dummies for local servers, and occur in ordinary text
 _KEY_VARIABLES = re.compile(r"(?:API_?KEY|ACCESS_KEY|TOKEN|SECRET)$", re.I)
 _KEY = re.compile(
-    r"(?<![\w-])(?:sk-|hf_|gsk_|gh[pousr]_|xai-|AIza)[\w-]*?(?=[A-Za-z0-9]{0,40}\d)[A-Za-z0-9]{16,}[\w-]*", re.A
+    r"(?<![\w-])(?:(?:sk-|hf_|gsk_|gh[pousr]_|xai-)[\w-]*?(?=[A-Za-z0-9]{0,40}\d)[A-Za-z0-9]{16,}"
+    r"|(?:sk-(?:proj|svcacct|admin|ant)-|github_pat_|AIza)(?=[\w-]*\d)[\w-]{30,})[\w-]*",
+    re.A,
 )
-"""Sixteen letters and digits in a row, some of them digits: hf_llama3_8b_instruct is a name."""
+"""Sixteen letters and digits in a row, some of them digits: hf_llama3_8b_instruct is a name. Keys that may hold - and _
+themselves have prefixes that no name has."""
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s@]+@")
 _QUERY = re.compile(r"([?&;][\w.-]*(?:key|token|secret|password|passwd|auth|sig|signature|credential)=)[^&;#\s]+", re.I)
 _HEADER = re.compile(r"\b(Bearer|Basic) [\w.~+/=-]{8,}")
