@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from text2grad.errors import InputError
-from text2grad.journal.checksums import CHECKPOINT, checksums, damaged_file, remove, set_aside
+from text2grad.journal.checksums import checkpoints, checksums, damaged_file, remove, set_aside
 from text2grad.records import fingerprint, save_json
 from text2grad.safety.gate import UnreadableError, read_json
 
@@ -59,7 +59,7 @@ class Checkpoints:
     def _look(self) -> tuple[Path | None, dict[str, Any], list[Path]]:
         """The newest whole checkpoint, its state, and the newer ones, which are damaged."""
         damaged: list[Path] = []
-        for folder in reversed(self._all()):
+        for folder in reversed(checkpoints(self.run)):
             problem, state = _inspect(folder)
             if problem is None:
                 return folder, state, damaged
@@ -96,14 +96,10 @@ class Checkpoints:
             remove(final)
             os.replace(partial, final)
             _sync(self.run)
-            for old in self._all()[: -self.limit]:
+            for old in checkpoints(self.run)[: -self.limit]:
                 remove(old)
         self._found = None
         self.accelerator.wait_for_everyone()
-
-    def _all(self) -> list[Path]:
-        found = [path for path in self.run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)]
-        return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
     def _make_room(self, step: int, size: int) -> None:
         free = shutil.disk_usage(self.run).free

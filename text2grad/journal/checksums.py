@@ -16,6 +16,12 @@ CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
 
+def checkpoints(run: Path) -> list[Path]:
+    """Whatever has a checkpoint's name in a run's folder, by step."""
+    found = [path for path in run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+
+
 def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 from text2grad.errors import Interrupted
-from text2grad.journal.checksums import CHECKPOINT, CHECKSUMS, damage, remove, save_checksums, set_aside
+from text2grad.journal.checksums import CHECKSUMS, checkpoints, damage, remove, save_checksums, set_aside
 from text2grad.journal.interruption import Interruption
 from text2grad.journal.run_folder import continued
 from text2grad.records import save_json
@@ -62,8 +62,7 @@ class _Rotation(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.limit and state.is_world_process_zero:
-            found = [path for path in Path(str(args.output_dir)).iterdir() if CHECKPOINT.fullmatch(path.name)]
-            found.sort(key=lambda path: int(path.name.partition("-")[2]))
+            found = checkpoints(Path(str(args.output_dir)))
             kept = (f"checkpoint-{state.global_step}", Path(state.best_model_checkpoint or "").name)
             for old in [path for path in found if path.name not in kept][: max(0, len(found) - self.limit)]:
                 remove(old)
@@ -122,9 +121,7 @@ def begin(
 
 def _set_aside_damaged(folder: Path, result: str, last: str) -> None:
     """Remove checkpoints that were cut off, rename those that hold other than was written; so for the result."""
-    for checkpoint in folder.glob("checkpoint-*"):
-        if not CHECKPOINT.fullmatch(checkpoint.name):
-            continue
+    for checkpoint in checkpoints(folder):
         if not (checkpoint / last).is_file():
             remove(checkpoint) if checkpoint.is_dir() and not checkpoint.is_symlink() else set_aside(checkpoint)
         elif problem := damage(checkpoint):
