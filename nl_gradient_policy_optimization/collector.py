@@ -79,6 +79,8 @@ class Collector:
                 rollouts.append(rollout)
                 self.costs.count(forward=len(read_ids) + len(response_ids))
             yield rollouts
+        if rest := [*asked]:
+            raise RuntimeError(f"the sampler gave no response to {len(rest)} of {len(prompts)} prompts")
 
     def _rollout(self, record_id: str, prompt_ids: list[int], response_ids: list[int]) -> Rollout:
         """A rollout of sampled ids, with its text and what each token wrote."""

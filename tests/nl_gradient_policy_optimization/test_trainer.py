@@ -399,3 +399,10 @@ def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path)
         assert row["effect/praised_rose"] == pytest.approx(sum(moved > 0 for moved in praised) / len(praised), abs=1e-6)
         assert row["effect/praised_moved"] == pytest.approx(sum(praised) / len(praised), rel=1e-3, abs=1e-6)
         assert row["effect/praised_moved"] > 0 > row["effect/criticised_moved"]
+
+
+def test_a_sampler_that_leaves_prompts_out_is_noticed(tmp_path):
+    trainer = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
+    trainer.collector.sampler.batches = lambda prompts: iter([([[5, 6]] * (len(prompts) - 1), None)])
+    with pytest.raises(RuntimeError, match="no response to 1 of 4 prompts"):
+        trainer.step(1)
