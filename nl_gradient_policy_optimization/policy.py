@@ -322,6 +322,7 @@ class _WithGradient(torch.autograd.Function):
 @contextmanager
 def _exact(head: Any) -> Iterator[None]:
     """A vocabulary head of 16 bits gives float32 scores inside the block. Hooks on it (ZeRO-3 has some) run as ever."""
+    head = getattr(head, "base_layer", head)  # below an adapter
     if type(head) is not nn.Linear or head.weight.dtype not in (torch.bfloat16, torch.float16):
         yield
         return

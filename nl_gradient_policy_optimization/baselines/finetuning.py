@@ -73,7 +73,7 @@ class FineTuning(TrainingSettings):
         if self.optimizer == "adafactor":
             self.optim = "adafactor"
         check_sharding("adafactor" if self.optim == "adafactor" else self.optimizer, str(self.deepspeed or ""))
-        self.max_length = None  # nothing is cut; what is too long is left out by our own limits
+        self.set_for("max_length", None, "nothing is cut; --max_prompt_tokens and --max_new_tokens leave long ones out")
         super().__post_init__()
 
     def adapter(self, **options: Any) -> LoraConfig | None:

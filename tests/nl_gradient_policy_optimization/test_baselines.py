@@ -253,6 +253,8 @@ def test_other_ranks_or_another_zero_stage_are_refused(tmp_path, allow_changed):
 
 
 def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"--max_length 64: nothing is cut.*leave this one out"):
+        settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), max_length=64)
     config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), validation_share=0.5, max_steps=1)
     seen = {}
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from nl_gradient_policy_optimization import policy, sampling, vllm_server
@@ -18,30 +19,33 @@ from text2grad.errors import InputError
 from text2grad.models import load_model
 
 
-@pytest.mark.parametrize("trained_head", [False, True])
-def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, trained_head):
+@pytest.mark.parametrize("head", ["frozen", "trained", "with an adapter"])
+def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, head):
     """Against the same hidden states and weights in float64; rounding would show in the second decimal."""
     monkeypatch.setattr(policy, "_rows", lambda weight: 100)  # several blocks
     model = load_model(tiny_model(tmp_path / "tiny"), torch.bfloat16)
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.data * 20, requires_grad=trained_head)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.data * 20, requires_grad=head == "trained")
+    lm_head = model.lm_head
+    if head == "with an adapter":
+        model = get_peft_model(model, LoraConfig(target_modules=["q_proj", "lm_head"]))
     scorer = PolicyScorer(model, chunk=5)
     ids = torch.randint(3, 500, (2, 20), generator=torch.Generator().manual_seed(0))
     mask, response = torch.ones_like(ids), torch.ones(2, 12, dtype=torch.long)
     logprobs, entropy, hidden, *_ = scorer(ids, mask, response, entropy=True)
-    assert "forward" not in vars(model.lm_head) and logprobs.dtype == torch.float32
+    assert "forward" not in vars(lm_head) and logprobs.dtype == torch.float32
 
-    exact, weight = hidden.double().requires_grad_(), model.lm_head.weight.detach().double().requires_grad_()
+    exact, weight = hidden.double().requires_grad_(), lm_head.weight.detach().double().requires_grad_()
     log_probs = (exact @ weight.T).log_softmax(-1)
     expected = log_probs.gather(-1, ids[:, -12:, None]).squeeze(-1)
     torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=2e-5)
     torch.testing.assert_close(entropy.double(), -(log_probs.exp() * log_probs).sum(-1), rtol=0, atol=2e-5)
-    assert (nn.functional.linear(hidden, model.lm_head.weight).float().log_softmax(-1) - log_probs).abs().max() > 5e-3
+    assert (nn.functional.linear(hidden, lm_head.weight).float().log_softmax(-1) - log_probs).abs().max() > 5e-3
 
     logprobs.sum().backward()
     expected.sum().backward()
     assert any(parameter.grad is not None for name, parameter in model.named_parameters() if "layers" in name)
-    if trained_head:
-        torch.testing.assert_close(model.lm_head.weight.grad.double(), weight.grad, rtol=0.01, atol=0.05)
+    if head == "trained":
+        torch.testing.assert_close(lm_head.weight.grad.double(), weight.grad, rtol=0.01, atol=0.05)
 
 
 def test_a_frozen_head_is_read_once_for_scores_and_their_gradient(tmp_path):

@@ -48,12 +48,16 @@ class TrainingSettings(_Mixed):
             ("fp16", self.compute_dtype is torch.float16, "--dtype names the number type"),
             ("resume_from_checkpoint", None, "a run goes on from the newest checkpoint in --output_dir by itself"),
         ):
-            if (given := getattr(self, name)) not in (value, getattr(type(self), name)):
-                raise InputError(f"--{name} {given}: {remedy}; leave this one out")
-            setattr(self, name, value)
+            self.set_for(name, value, remedy)
         if self.deepspeed:
             begin_deepspeed(self.use_cpu)
         super().__post_init__()
+
+    def set_for(self, name: str, value: Any, remedy: str) -> None:
+        """A setting of TRL's that ours decide. Raises :class:`InputError` if it was given and says otherwise."""
+        if (given := getattr(self, name)) not in (value, getattr(type(self), name)):
+            raise InputError(f"--{name} {given}: {remedy}; leave this one out")
+        setattr(self, name, value)
 
     @property
     def compute_dtype(self) -> torch.dtype:
