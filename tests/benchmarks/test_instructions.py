@@ -87,7 +87,7 @@ def test_the_campaign_trains_and_measures_on_a_random_model(tmp_path):
     run_command(
         "python", "recipes/campaign.py", "--config", "benchmarks/instructions/requests.yaml", "--seeds", 1,
         "--output_dir", tmp_path / "run", "--model", tiny_model(tmp_path / "tiny"), "--only", "verdict", "distill",
-        "--set", "requests=8", "held_out=6", "steps=1", "rollouts=4", "tokens=8",
+        "--set", "requests=8", "held_out=6", "steps=1", "rollouts=4", "micro=4", "tokens=8",
     )  # fmt: skip
     found = load_json(tmp_path / "run" / "figures.json")
     assert list(found) == ["base", "verdict-seed1", "distill-seed1"]

@@ -118,6 +118,7 @@ def test_programs_for_held_out_questions(tmp_path):
 
 @pytest.mark.slow
 def test_answers_to_open_questions(tmp_path):
+    pytest.importorskip("lm_eval", reason="of requirements-eval.txt")
     model = tiny_model(tmp_path / "model")
     names = enumerate(("stem", "math", "writing"))
     questions = [{"question_id": i, "category": name, "turns": ["One?", "Two?"]} for i, name in names]
