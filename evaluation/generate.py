@@ -10,6 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evaluation.results import print_failures
 from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
@@ -57,6 +58,17 @@ class GenerateConfig(TaskConfig):
         check_values(self)
 
 
+@dataclass(kw_only=True)
+class BenchmarkConfig:
+    """How much of a benchmark is asked, and where the answers go."""
+
+    output_path: str = setting(
+        MISSING, "the answers in the benchmark's own format; EvalPlus' is .jsonl", "--output_file", "--output"
+    )
+    limit: int | None = setting(None, "only the first so many prompts")
+    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
+
+
 def answer_chats(
     policy: Policy,
     chats: dict[str, Chat],
@@ -96,6 +108,31 @@ def answer_chats(
         result_type=dict,
         description=description,
     ).whole()
+
+
+def answer_benchmark(
+    prompts: dict[str, str],
+    task: Task,
+    max_new_tokens: int,
+    settings: tuple[BenchmarkConfig, AnsweringConfig, SamplingConfig],
+) -> dict[str, dict[str, Any]]:
+    """Results of :func:`answer_chats` by id, in the prompts' order; how many failed is printed.
+
+    The prompts (x by id) are put in the words that the policy was trained with, else in the task's. An answer has
+    ``max_new_tokens`` where the settings name no number.
+    """
+    config, answering, sampling = settings
+    task = asking(task, carried_words(answering.model))
+    outcome = answer_chats(
+        load_policy(answering),
+        {key: task.messages(x) for key, x in prompts.items()},
+        replace(sampling, max_new_tokens=sampling.max_new_tokens or max_new_tokens),
+        journal=f"{config.output_path}.journal.jsonl",
+        retry_failed=config.retry_failed,
+        description=f"{answering.model} answers",
+    )
+    print_failures(outcome.failures, "answers")
+    return {key: outcome.results[key] for key in prompts if key in outcome.results}
 
 
 def prompts_of(records: Records, task: Task) -> dict[str, Record]:
