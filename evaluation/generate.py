@@ -135,15 +135,6 @@ def answer_benchmark(
     return {key: outcome.results[key] for key in prompts if key in outcome.results}
 
 
-def prompts_of(records: Records, task: Task) -> dict[str, Record]:
-    """One record per prompt, by an id that is equal for every policy."""
-    by_id: dict[str, Record] = {}
-    for key, record in records.items():
-        own = key if records.keyed else task.prompt_id(record)
-        by_id[own if own not in by_id else f"{own}~{key}"] = record
-    return by_id
-
-
 def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bool]:
     """The chat for prompt x, with x cut at its end where the chat would be longer than ``limit`` tokens."""
     chat, cut = task.messages(x), False
@@ -164,7 +155,7 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     if config.num_samples > 1 and not sampling.temperature:
         raise InputError(f"--num_samples {config.num_samples}: without a --temperature all would be the same")
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
-    records = dict(list(prompts_of(source, task).items())[: config.limit])
+    records = dict(list(source.items())[: config.limit])
 
     limit = config.max_prompt_tokens
     if limit is not None and not isinstance(policy, LocalPolicy):
