@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.results import print_failures
-from text2grad.configs import TaskConfig, check_values, parse, setting
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import (
@@ -53,9 +53,6 @@ class GenerateConfig(TaskConfig):
     allow_changed: bool = setting(
         False, "go on with another model or other sampling; each record says what wrote its response"
     )
-
-    def __post_init__(self) -> None:
-        check_values(self)
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from evaluation.generate import BenchmarkConfig, answer_benchmark
 from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
-from text2grad.configs import check_values, parse, setting
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig
 from text2grad.prompts import load_prompt
@@ -36,7 +36,6 @@ class EvalPlusSamplesConfig(BenchmarkConfig):
     num_samples: int = setting(1, "programs per problem")
 
     def __post_init__(self) -> None:
-        check_values(self)
         if not self.output_path.endswith(".jsonl"):
             raise InputError(f"--output_path {self.output_path}: must end in .jsonl, which EvalPlus reads")
 
