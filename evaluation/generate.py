@@ -132,6 +132,12 @@ def answer_benchmark(
     return {key: outcome.results[key] for key in prompts if key in outcome.results}
 
 
+def check_samples(number: int, sampling: SamplingConfig) -> None:
+    """Raise ``InputError`` where all of so many samples would be equal."""
+    if number > 1 and not sampling.temperature:
+        raise InputError(f"--num_samples {number}: without a --temperature all would be the same")
+
+
 def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bool]:
     """The chat for prompt x, with x cut at its end where the chat would be longer than ``limit`` tokens."""
     chat, cut = task.messages(x), False
@@ -149,8 +155,7 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     """Answer the prompts of ``source``, write ``config.output_path``, and return what was written."""
     task = asking(get_task(config.task), config.policy_prompt or carried_words(policy.name))
     check_output(config.output_path)
-    if config.num_samples > 1 and not sampling.temperature:
-        raise InputError(f"--num_samples {config.num_samples}: without a --temperature all would be the same")
+    check_samples(config.num_samples, sampling)
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     records = dict(list(source.items())[: config.limit])
 

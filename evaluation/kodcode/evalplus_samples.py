@@ -11,7 +11,7 @@ continues an interrupted run.
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 
-from evaluation.generate import BenchmarkConfig, answer_benchmark
+from evaluation.generate import BenchmarkConfig, answer_benchmark, check_samples
 from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
 from text2grad.configs import parse, setting
@@ -44,6 +44,7 @@ class EvalPlusSamplesConfig(BenchmarkConfig):
 def main() -> None:
     config, answering, sampling = parse(EvalPlusSamplesConfig, AnsweringConfig, SamplingConfig)
     check_output(config.output_path)
+    check_samples(config.num_samples, sampling)
     problems = dict(list(load_problems(config.dataset, config.data_path, config.base_only).items())[: config.limit])
     sanitize = optional_package("evalplus.sanitize").sanitize
     name = {"humaneval": "human_eval_prompt.txt", "mbpp": "mbpp_prompt.txt"}[config.dataset]
