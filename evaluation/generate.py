@@ -76,7 +76,7 @@ def answer_chats(
     retry_failed: bool = False,
     allow_changed: bool = False,
 ) -> Outcome:
-    """Ask the policy every chat once, longest prompts first.
+    """Ask the policy every chat once, longest prompts first; a warning tells of answers that its context may not hold.
 
     Each result holds the fields of ``PolicyAnswer``, the ``model`` that gave it, and how it was sampled.
 
@@ -85,8 +85,15 @@ def answer_chats(
         journal: remembers the answers between runs.
         allow_changed: continue a journal that was begun with another policy or other sampling.
     """
-    ordered = dict(sorted(chats.items(), key=lambda item: -policy.length(item[1])))
-
+    lengths = {key: policy.length(chat) for key, chat in chats.items()}
+    ordered = {key: chats[key] for key in sorted(chats, key=lambda key: -lengths[key])}
+    context, wanted = getattr(policy, "context", None), sampling.max_new_tokens or 0
+    if over := sum(context is not None and length + wanted > context for length in lengths.values()):
+        print(
+            f"warning: {over} of {len(chats)} prompts leave less than {wanted} of the {context} tokens that "
+            f"{policy.name} holds, and what it writes beyond them is noise; a smaller --max_new_tokens avoids it",
+            file=sys.stderr,
+        )
     made = {"model": policy.identity, **asdict(sampling)}
 
     def work(ids: list[str], batch: list[Chat]) -> list[Any]:
