@@ -60,7 +60,8 @@ FORMER = {
     "evaluation.ultrafeedback.alpaca_outputs:AlpacaOutputsConfig": OUTPUT,
     "evaluation.ultrafeedback.alpaca_score:AlpacaScoreConfig": f"outputs=data_path {OUTPUT}",
     "evaluation.ultrafeedback.arc_challenge:ArcConfig": f"data_path=dataset_path,input_file {OUTPUT}",
-    "evaluation.ultrafeedback.mt_bench_answers:MtBenchAnswersConfig": f"questions=data_path {OUTPUT}",
+    "evaluation.ultrafeedback.mt_bench_answers:MtBenchAnswersConfig": f"questions=data_path {OUTPUT} "
+    "max_new_tokens=max_response_tokens,max_tokens",
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
