@@ -10,7 +10,8 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from text2grad.configs import TaskConfig, check_values, parse, setting
+from evaluation.results import print_failures
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
 from text2grad.models.answering import (
@@ -53,8 +54,16 @@ class GenerateConfig(TaskConfig):
         False, "go on with another model or other sampling; each record says what wrote its response"
     )
 
-    def __post_init__(self) -> None:
-        check_values(self)
+
+@dataclass(kw_only=True)
+class BenchmarkConfig:
+    """How much of a benchmark is asked, and where the answers go."""
+
+    output_path: str = setting(
+        MISSING, "the answers in the benchmark's own format; EvalPlus' is .jsonl", "--output_file", "--output"
+    )
+    limit: int | None = setting(None, "only the first so many prompts")
+    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
 
 def answer_chats(
@@ -67,7 +76,7 @@ def answer_chats(
     retry_failed: bool = False,
     allow_changed: bool = False,
 ) -> Outcome:
-    """Ask the policy every chat once, longest prompts first.
+    """Ask the policy every chat once, longest prompts first; a warning tells of answers that its context may not hold.
 
     Each result holds the fields of ``PolicyAnswer``, the ``model`` that gave it, and how it was sampled.
 
@@ -76,8 +85,15 @@ def answer_chats(
         journal: remembers the answers between runs.
         allow_changed: continue a journal that was begun with another policy or other sampling.
     """
-    ordered = dict(sorted(chats.items(), key=lambda item: -policy.length(item[1])))
-
+    lengths = {key: policy.length(chat) for key, chat in chats.items()}
+    ordered = {key: chats[key] for key in sorted(chats, key=lambda key: -lengths[key])}
+    context, wanted = getattr(policy, "context", None), sampling.max_new_tokens or 0
+    if over := sum(context is not None and length + wanted > context for length in lengths.values()):
+        print(
+            f"warning: {over} of {len(chats)} prompts leave less than {wanted} of the {context} tokens that "
+            f"{policy.name} holds, and what it writes beyond them is noise; a smaller --max_new_tokens avoids it",
+            file=sys.stderr,
+        )
     made = {"model": policy.identity, **asdict(sampling)}
 
     def work(ids: list[str], batch: list[Chat]) -> list[Any]:
@@ -98,13 +114,35 @@ def answer_chats(
     ).whole()
 
 
-def prompts_of(records: Records, task: Task) -> dict[str, Record]:
-    """One record per prompt, by an id that is equal for every policy."""
-    by_id: dict[str, Record] = {}
-    for key, record in records.items():
-        own = key if records.keyed else task.prompt_id(record)
-        by_id[own if own not in by_id else f"{own}~{key}"] = record
-    return by_id
+def answer_benchmark(
+    prompts: dict[str, str],
+    task: Task,
+    max_new_tokens: int,
+    settings: tuple[BenchmarkConfig, AnsweringConfig, SamplingConfig],
+) -> dict[str, dict[str, Any]]:
+    """Results of :func:`answer_chats` by id, in the prompts' order; how many failed is printed.
+
+    The prompts (x by id) are put in the words that the policy was trained with, else in the task's. An answer has
+    ``max_new_tokens`` where the settings name no number.
+    """
+    config, answering, sampling = settings
+    task = asking(task, carried_words(answering.model))
+    outcome = answer_chats(
+        load_policy(answering),
+        {key: task.messages(x) for key, x in prompts.items()},
+        replace(sampling, max_new_tokens=sampling.max_new_tokens or max_new_tokens),
+        journal=f"{config.output_path}.journal.jsonl",
+        retry_failed=config.retry_failed,
+        description=f"{answering.model} answers",
+    )
+    print_failures(outcome.failures, "answers")
+    return {key: outcome.results[key] for key in prompts if key in outcome.results}
+
+
+def check_samples(number: int, sampling: SamplingConfig) -> None:
+    """Raise ``InputError`` where all of so many samples would be equal."""
+    if number > 1 and not sampling.temperature:
+        raise InputError(f"--num_samples {number}: without a --temperature all would be the same")
 
 
 def fit(policy: Policy, task: Task, x: str, limit: int | None) -> tuple[Chat, bool]:
@@ -124,10 +162,9 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     """Answer the prompts of ``source``, write ``config.output_path``, and return what was written."""
     task = asking(get_task(config.task), config.policy_prompt or carried_words(policy.name))
     check_output(config.output_path)
-    if config.num_samples > 1 and not sampling.temperature:
-        raise InputError(f"--num_samples {config.num_samples}: without a --temperature all would be the same")
+    check_samples(config.num_samples, sampling)
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
-    records = dict(list(prompts_of(source, task).items())[: config.limit])
+    records = dict(list(source.items())[: config.limit])
 
     limit = config.max_prompt_tokens
     if limit is not None and not isinstance(policy, LocalPolicy):

@@ -29,7 +29,7 @@ from evaluation.results import (
     print_next_step,
     save_result,
 )
-from text2grad.configs import TaskConfig, check_values, parse, setting
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, orders_of, read_verdict
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
@@ -63,9 +63,6 @@ class WinRateConfig(ResultConfig, TaskConfig):
     step: int | None = setting(None, "the checkpoint's training step, for win-rate curves")
     seed: int = setting(42, "draws the orders and the sequence of requests")
     limit: int | None = setting(None, "only the first so many pairs")
-
-    def __post_init__(self) -> None:
-        check_values(self)
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,8 @@ def questions(config: QuestionSuite) -> list[Benchmark]:
     if config.mt_bench_path:
         answers, result = out / "mt_bench.answers.jsonl", out / "mt_bench.result.json"
         asked = ["--questions", config.mt_bench_path]
-        answer = _script(f"{folder}/mt_bench_answers.py", answers, *answering, *asked)
+        own = given(config, *(name for name in ANSWERING if name != "temperature"))
+        answer = _script(f"{folder}/mt_bench_answers.py", answers, *system, *own, *asked)
         references = given(config, references="mt_bench_references") or ["--without_references"]
         grade = _script(f"{folder}/mt_bench_judge.py", result, *judging, *asked, *references, "--answers", answers)
         found.append(Benchmark("mt_bench", [answer, grade], result))

@@ -36,7 +36,7 @@ FORMER = {
     "feedback_records=judge_records feedback_batch_size=judge_batch_size prompt=prompt_file,prompt_variant",
     "nl_reward_model.infer:InferConfig": "model=model_path data_path=dataset_path,responses output_path=output_file "
     "max_prompt_tokens=prompt_max_length max_new_tokens=max_tokens dtype=precision prompt=prompt_file,prompt_variant",
-    "nl_reward_model.measures.metrics:MetricsConfig": "feedback_path=input_file,results_path output_path=output_file",
+    "nl_reward_model.measures.metrics:MetricsConfig": "data_path=input_file,results_path output_path=output_file",
     "nl_reward_model.merge_lora:MergeConfig": "model=lora_model,model_path output_dir=save_dir",
     "nl_gradient_policy_optimization.config:PolicyConfig": f"{TRAINED} critic=annotator save_every=save_steps "
     "learning_rate=lr rollouts_per_device=batch_size epochs=num_train_epochs kl_coef=beta dtype=precision",
@@ -60,7 +60,8 @@ FORMER = {
     "evaluation.ultrafeedback.alpaca_outputs:AlpacaOutputsConfig": OUTPUT,
     "evaluation.ultrafeedback.alpaca_score:AlpacaScoreConfig": f"outputs=data_path {OUTPUT}",
     "evaluation.ultrafeedback.arc_challenge:ArcConfig": f"data_path=dataset_path,input_file {OUTPUT}",
-    "evaluation.ultrafeedback.mt_bench_answers:MtBenchAnswersConfig": f"questions=data_path {OUTPUT}",
+    "evaluation.ultrafeedback.mt_bench_answers:MtBenchAnswersConfig": f"questions=data_path {OUTPUT} "
+    "max_new_tokens=max_response_tokens,max_tokens",
     "evaluation.ultrafeedback.mt_bench_judge:MtBenchGradeConfig": f"answers=data_path {OUTPUT}",
     "benchmarks.step_cost:StepCostConfig": "output_path=output model=model_path",
 }
@@ -195,8 +196,7 @@ def test_the_published_commands_parse():
     read = parse(InferConfig, args=shlex.split(infer))
     assert (read.max_length, read.batch_size, read.gpu_ids, read.gpu_memory) == (1600, 40, "0,1", "30GiB")
     assert read.max_new_tokens == 350
-    assert parse(MetricsConfig, args=["--input_file", "results.json", "--output_file", "o"]).data_path == ""
-    assert parse(MetricsConfig, args=["--data_path", "both.json", "--output_path", "o"]).feedback_path == "both.json"
+    assert parse(MetricsConfig, args=["--input_file", "results.json", "--output_file", "o"]).data_path == "results.json"
 
 
 @pytest.mark.parametrize(

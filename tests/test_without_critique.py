@@ -84,7 +84,7 @@ def test_a_reward_model_learns_and_judges_without_a_critique(tmp_path, capsys):
     infer(task, InferConfig(model=str(folder), data_path=data, output_path=str(tmp_path / "rows.json")))
     assert "compare it with the annotations" in capsys.readouterr().out
     figures = measure_feedback(
-        task, MetricsConfig(feedback_path=str(tmp_path / "rows.json"), output_path=str(tmp_path / "figures.json"))
+        task, MetricsConfig(data_path=str(tmp_path / "rows.json"), output_path=str(tmp_path / "figures.json"))
     )
     assert figures["parse_rate"]["value"] == 1 and figures["critique"] == {}
     assert {row["f1"]["value"] for row in figures["tokens"]["labels"].values()} == {1.0}

@@ -8,17 +8,16 @@ Each line holds ``task_id``, ``solution`` (cut out of the answer as EvalPlus' ow
 continues an interrupted run.
 """
 
-from dataclasses import MISSING, asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 
-from evaluation.generate import answer_chats
+from evaluation.generate import BenchmarkConfig, answer_benchmark, check_samples
 from evaluation.kodcode.evalplus_data import Dataset, load_problems
 from evaluation.optional_packages import optional_package
-from evaluation.results import print_failures
-from text2grad.configs import check_values, parse, setting
+from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
-from text2grad.prompts import asking, carried_words, load_prompt
+from text2grad.models.answering import AnsweringConfig, SamplingConfig
+from text2grad.prompts import load_prompt
 from text2grad.records import check_output, prompt_of, save_json
 from text2grad.tasks.commands import say_next
 from text2grad.tasks.kodcode import KodCode
@@ -27,22 +26,16 @@ ANSWER_TOKENS = 768
 """By default, as in EvalPlus' own generation."""
 
 
-@dataclass
-class EvalPlusSamplesConfig:
+@dataclass(kw_only=True)
+class EvalPlusSamplesConfig(BenchmarkConfig):
     """Which problems, and how many tries at each."""
 
     dataset: Dataset = setting(MISSING, "the benchmark")
-    output_path: str = setting(
-        MISSING, "a .jsonl file for evalplus_score.py, or for EvalPlus itself", "--output_file", "--output"
-    )
     data_path: str | None = setting(None, "its problems in EvalPlus' format (see the README)", "--dataset_path")
     base_only: bool = setting(False, "without the additional tests of HumanEval+ and MBPP+")
     num_samples: int = setting(1, "programs per problem")
-    limit: int | None = setting(None, "only the first so many problems")
-    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
     def __post_init__(self) -> None:
-        check_values(self)
         if not self.output_path.endswith(".jsonl"):
             raise InputError(f"--output_path {self.output_path}: must end in .jsonl, which EvalPlus reads")
 
@@ -51,38 +44,26 @@ class EvalPlusSamplesConfig:
 def main() -> None:
     config, answering, sampling = parse(EvalPlusSamplesConfig, AnsweringConfig, SamplingConfig)
     check_output(config.output_path)
+    check_samples(config.num_samples, sampling)
     problems = dict(list(load_problems(config.dataset, config.data_path, config.base_only).items())[: config.limit])
     sanitize = optional_package("evalplus.sanitize").sanitize
-    task = KodCode()
-    asked = asking(task, carried_words(answering.model))
     name = {"humaneval": "human_eval_prompt.txt", "mbpp": "mbpp_prompt.txt"}[config.dataset]
     prompt = load_prompt(Path(__file__).parent / name, required=("prompt",), offered=("prompt",))
-    chats = {
-        f"{task_id}@{sample}": asked.messages(prompt.fill({"prompt": problem["prompt"].strip()}))
+    prompts = {
+        f"{task_id}@{sample}": prompt.fill({"prompt": problem["prompt"].strip()})
         for task_id, problem in problems.items()
         for sample in range(config.num_samples)
     }
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
-    outcome = answer_chats(
-        load_policy(answering),
-        chats,
-        sampling,
-        journal=f"{config.output_path}.journal.jsonl",
-        retry_failed=config.retry_failed,
-        description=f"{answering.model} writes {config.dataset}",
-    )
-    rows = []
-    for key in chats:
-        if key in outcome.results:
-            task_id, reply = prompt_of(key), outcome.results[key]
-            solution = sanitize(task.code(reply["text"]), problems[task_id]["entry_point"])
-            about = {**asdict(sampling), "model": answering.model, "tokens": reply["tokens"]}
-            about["finished"] = reply["finished"]
-            rows.append({"task_id": task_id, "solution": solution, "response": reply["text"], "generation": about})
+    task, rows = KodCode(), []
+    for key, reply in answer_benchmark(prompts, task, ANSWER_TOKENS, (config, answering, sampling)).items():
+        task_id = prompt_of(key)
+        solution = sanitize(task.code(reply["text"]), problems[task_id]["entry_point"])
+        about = {name: reply[name] for name in (*asdict(sampling), "model", "tokens", "finished")}
+        about["model"] = answering.model
+        rows.append({"task_id": task_id, "solution": solution, "response": reply["text"], "generation": about})
     save_json(config.output_path, rows)
     finished = sum(row["generation"]["finished"] for row in rows)
     print(f"{len(rows)} programs for {len(problems)} problems, {finished} ended by themselves -> {config.output_path}")
-    print_failures(outcome.failures, "programs")
     flags = " --base_only" if config.base_only else ""
     say_next(
         f"python evaluation/kodcode/evalplus_score.py --dataset {config.dataset}{flags} "

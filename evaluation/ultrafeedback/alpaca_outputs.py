@@ -8,15 +8,13 @@ A policy that was trained with words of its own (``--policy_prompt``) is asked i
 The same command continues an interrupted run.
 """
 
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass
 from typing import Any
 
-from evaluation.generate import answer_chats
-from evaluation.results import print_failures
+from evaluation.generate import BenchmarkConfig, answer_benchmark
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.models.answering import AnsweringConfig, SamplingConfig, load_policy
-from text2grad.prompts import asking, carried_words
+from text2grad.models.answering import AnsweringConfig, SamplingConfig
 from text2grad.records import check_output, load_json, save_json
 from text2grad.tasks import get_task
 from text2grad.tasks.commands import say_next
@@ -25,17 +23,12 @@ ANSWER_TOKENS = 2048
 """By default: more than a whole answer takes. Answers that are cut off lose, and training's limit would cut many."""
 
 
-@dataclass
-class AlpacaOutputsConfig:
-    """What is asked, and where the answers go."""
+@dataclass(kw_only=True)
+class AlpacaOutputsConfig(BenchmarkConfig):
+    """What is asked, and as whom."""
 
     system: str = setting(MISSING, "the system's name, AlpacaEval's `generator`")
-    output_path: str = setting(
-        MISSING, "the answers, for alpaca_score.py or for alpaca_eval itself", "--output_file", "--output"
-    )
     reference_path: str | None = setting(None, "outputs in AlpacaEval's format whose instructions are asked")
-    limit: int | None = setting(None, "only the first so many instructions")
-    retry_failed: bool = setting(False, "ask again what failed in an earlier run")
 
 
 def load_outputs(path: str) -> list[dict[str, Any]]:
@@ -75,30 +68,20 @@ def reference_path(path: str | None) -> str:
 def main() -> None:
     config, answering, sampling = parse(AlpacaOutputsConfig, AnsweringConfig, SamplingConfig)
     check_output(config.output_path)
-    task = asking(get_task("ultrafeedback"), carried_words(answering.model))
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
-    outcome = answer_chats(
-        load_policy(answering),
-        {str(number): task.messages(row["instruction"]) for number, row in enumerate(rows)},
-        sampling,
-        journal=f"{config.output_path}.journal.jsonl",
-        retry_failed=config.retry_failed,
-        description=f"{config.system} answers",
-    )
+    prompts = {str(number): row["instruction"] for number, row in enumerate(rows)}
+    replies = answer_benchmark(prompts, get_task("ultrafeedback"), ANSWER_TOKENS, (config, answering, sampling))
     outputs = [
         {
-            "dataset": row.get("dataset", "own"),
-            "instruction": row["instruction"],
-            "output": outcome.results[str(number)]["text"],
+            "dataset": rows[int(key)].get("dataset", "own"),
+            "instruction": prompts[key],
+            "output": reply["text"],
             "generator": config.system,
         }
-        for number, row in enumerate(rows)
-        if str(number) in outcome.results
+        for key, reply in replies.items()
     ]
     save_json(config.output_path, outputs)
     print(f"{len(outputs)} of {len(rows)} answers -> {config.output_path}")
-    print_failures(outcome.failures, "answers")
     say_next(
         f"python evaluation/ultrafeedback/alpaca_score.py --outputs {config.output_path} "
         f"--system {config.system} --judge openai:MODEL --output_path alpaca.result.json"

@@ -7,7 +7,7 @@ Temperatures are MT-Bench's by category. The answers are in FastChat's format. A
 its own (``--policy_prompt``) is asked the first turn in these. The same command continues an interrupted run.
 """
 
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass
 
 from evaluation.generate import answer_chats
 from evaluation.ultrafeedback.mt_bench import ANSWER_TOKENS, TEMPERATURES, load_questions
@@ -22,20 +22,22 @@ from text2grad.tasks.commands import say_next
 
 @dataclass
 class MtBenchAnswersConfig:
-    """What is asked, and where the answers go."""
+    """What is asked, and how it is answered; without a temperature, which is MT-Bench's own by category."""
 
     questions: str = setting(MISSING, "FastChat's question.jsonl", "--data_path")
     system: str = setting(MISSING, "the system's name")
     output_path: str = setting(MISSING, "the answers, a .jsonl file", "--output_file", "--output")
     limit: int | None = setting(None, "only the first so many questions")
+    max_new_tokens: int = setting(ANSWER_TOKENS, "longest answer in tokens", "--max_response_tokens", "--max_tokens")
+    top_p: float = setting(1.0, "sample from the smallest set of tokens with this probability")
+    seed: int = setting(42, "each answer's randomness depends on this seed and the answer's id only")
 
 
 @command
 def main() -> None:
-    config, answering, sampling = parse(MtBenchAnswersConfig, AnsweringConfig, SamplingConfig)
+    config, answering = parse(MtBenchAnswersConfig, AnsweringConfig)
     check_output(config.output_path)
     questions = dict(list(load_questions(config.questions).items())[: config.limit])
-    sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or ANSWER_TOKENS)
     task = asking(get_task("ultrafeedback"), carried_words(answering.model))
     policy = load_policy(answering)
 
@@ -54,7 +56,7 @@ def main() -> None:
             outcome = answer_chats(
                 policy,
                 asked,
-                replace(sampling, temperature=heat),
+                SamplingConfig(config.max_new_tokens, temperature=heat, top_p=config.top_p, seed=config.seed),
                 journal=f"{config.output_path}.turn{turn + 1}.t{heat:g}.journal.jsonl",
                 retry_failed=True,
                 description=f"turn {turn + 1} at temperature {heat:g}",

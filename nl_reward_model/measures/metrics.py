@@ -38,12 +38,11 @@ _ROUGE = ("rouge1", "rouge2", "rougeL")
 
 @dataclass
 class MetricsConfig:
-    """One file holds feedback and annotations, or two files do."""
+    """What is measured, and where the figures go."""
 
-    data_path: str = setting("", "annotated records; with the reward model's feedback too, as 2_infer.py writes them")
-    feedback_path: str = setting(
+    data_path: str = setting(
         "",
-        "the reward model's feedback, where another file than --data_path holds it",
+        "annotated records with the reward model's feedback, as 2_infer.py writes them",
         "--input_file",
         "--results_path",
     )
@@ -51,17 +50,16 @@ class MetricsConfig:
     tokenizer: str = setting("smollm2", "the policy's, whose tokens are labelled: hub id, folder, or smollm2")
 
     def __post_init__(self) -> None:
-        check_given(self, *(() if self.feedback_path else ("data_path",)), "output_path")
-        self.feedback_path = self.feedback_path or self.data_path
+        check_given(self, "data_path", "output_path")
 
 
 def measure_feedback(task: str | Task, config: MetricsConfig) -> dict[str, Any]:
     """Read the feedback, write the figures, print the table."""
     task, output = get_task(task), Path(config.output_path)
     check_output(output)
-    rows = load_feedback_rows(config.feedback_path, task, config.data_path or None)
+    rows = load_feedback_rows(config.data_path, task)
     metrics = reward_model_metrics(rows, task, load_tokenizer(config.tokenizer))
-    save_json(output, {"task": task.name, "tokenizer": config.tokenizer, "input_file": config.feedback_path, **metrics})
+    save_json(output, {"task": task.name, "tokenizer": config.tokenizer, "input_file": config.data_path, **metrics})
     print(metrics_table(metrics), end="")
     print(f"\nfigures: {output}")
     say_next(

@@ -39,48 +39,28 @@ class PairedFeedback:
     error: str = ""
 
 
-def load_feedback_rows(path: str | Path, task: Task, data_path: str | Path | None = None) -> Records:
+def load_feedback_rows(path: str | Path, task: Task) -> Records:
     """The rows of a results file.
-
-    Args:
-        data_path: annotated records to take the truth from, by id or else by text, in place of what the rows carry.
 
     Raises:
         InputError: a row without the model's feedback, or without an annotation of its response that can be read.
     """
-    source = data_path or path
-    rows, annotated = load_records(path, task), load_records(source, task)
-
-    def text(record: Record) -> tuple[str, str]:
-        return task.prompt(record), task.response(record)
-
-    by_text = {text(record): record for record in annotated.values()}
-    said = ("prediction", "predicted", "parse_error")
-    paired = {}
+    rows = load_records(path, task)
     for record_id, row in rows.items():
-        truth = annotated.get(record_id)
-        if truth is None or text(truth) != text(row):
-            truth = by_text.get(text(row))
         if "predicted" not in row:
             raise InputError(
                 f"{path}: record {record_id!r} has no feedback of a model ('predicted'); run 2_infer.py first"
             )
-        if truth is None:
-            raise InputError(
-                f"{data_path}: has no record {record_id!r} with the prompt and the response that it has in {path}; "
-                "give the file that 2_infer.py read"
-            )
         try:
-            annotation = task.feedback(truth)
+            annotation = task.feedback(row)
         except FeedbackError as error:
-            raise InputError(f"{source}: record {record_id!r}: {error}; annotate it again or remove it") from None
+            raise InputError(f"{path}: record {record_id!r}: {error}; annotate it again or remove it") from None
         if annotation is None:
             raise InputError(
-                f"{source}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare with; give "
+                f"{path}: record {record_id!r} has no annotation ({task.fields.critique!r}) to compare with; give "
                 "2_infer.py annotated records"
             )
-        paired[record_id] = {**truth, **{name: row[name] for name in said if name in row}}
-    return rows.like(paired)
+    return rows
 
 
 def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[PairedFeedback]:

@@ -8,6 +8,7 @@ from itertools import combinations
 import pytest
 
 from evaluation import measuring
+from evaluation.kodcode import evalplus_samples
 from evaluation.kodcode.evalplus_score import EvalPlusScoreConfig, read_verdicts, run_evalplus
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k, pass_figures
@@ -193,6 +194,11 @@ def test_programs_are_asked_for_in_the_words_that_the_policy_was_trained_with(ru
         run_script("evaluation/kodcode/evalplus_samples.py", *flags, "--model", tmp_path, "--base_url", server.url)
     (body,) = server.requests
     assert body["messages"][0]["content"].startswith("In Python: Complete this Python function.")
+
+
+def test_equal_programs_are_refused(refused, tmp_path):
+    given = {"dataset": "humaneval", "model": "m", "output_path": tmp_path / "s.jsonl", "num_samples": 5}
+    assert "--num_samples 5: without a --temperature" in refused(evalplus_samples.main, **given)
 
 
 @needs_evalplus

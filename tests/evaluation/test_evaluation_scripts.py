@@ -143,7 +143,7 @@ def test_a_missing_package_leaves_out_its_own_benchmark_alone(suited, without, t
     flags = ["--system", "s", "--output_dir", tmp_path / "out", "--mt_bench_path", tmp_path / "q.jsonl", "--model", "m"]
     without("lm_eval")
     with FaultServer(lambda body: "[[6]]") as server:
-        flags += ["--base_url", server.url, "--judge", f"{server.url}#m"]
+        flags += ["--base_url", server.url, "--judge", f"{server.url}#m", "--temperature", "1"]
         told = suited("ultrafeedback", *flags).out.splitlines()
     assert load_result(tmp_path / "out" / "mt_bench.result.json")["metrics"]["score"]["value"] == 6
     assert "did not run: arc: lm-eval missing: pip install --no-deps -r requirements-eval.txt" in told

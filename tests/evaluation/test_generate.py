@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from evaluation.generate import GenerateConfig, generate, main
+from evaluation.generate import GenerateConfig, answer_chats, generate, main
 from evaluation.results import load_responses
 from tests.processes import die_after, killed_at_random, run_alone
 from tests.tiny import CORPUS, adapted, tiny_model
@@ -198,6 +198,18 @@ def test_a_prompt_too_long_loses_its_end_and_says_so(model, posts, tmp_path):
     assert {record["generation"]["prompt_cut"] for record in answers.values()} == {True, False}
     with pytest.raises(InputError, match="less than the instruction"):
         run(model, posts, tmp_path / "b.json", max_prompt_tokens=5)
+
+
+def test_answers_that_may_outgrow_the_context_are_told(model, tmp_path, capsys):
+    policy = LocalPolicy(model, "float32", "cpu")
+    chats = {post: [{"role": "user", "content": post}] for post in POSTS[:3]}
+    lengths = sorted(map(policy.length, chats.values()))
+    for context, told in ((lengths[2] + 4, ""), (lengths[2] + 3, "warning: 1 of 3 prompts leave less than 4 of the ")):
+        policy.context = context
+        journal = str(tmp_path / f"{context}.jsonl")
+        answer_chats(policy, chats, SamplingConfig(max_new_tokens=4), journal=journal, description="answers")
+        said = capsys.readouterr().err
+        assert told in said and ("warning" in said) == bool(told)
 
 
 def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_path):

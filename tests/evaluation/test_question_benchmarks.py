@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evaluation.results import figures_of, load_result
-from evaluation.ultrafeedback import alpaca_outputs
+from evaluation.ultrafeedback import alpaca_outputs, mt_bench_answers
 from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, model_flags
 from evaluation.ultrafeedback.mt_bench import (
     CATEGORIES,
@@ -320,7 +320,7 @@ def test_categories_outside_mt_benchs_are_reported_too():
     assert figures["judge_failures"].value() == 0.25
 
 
-def test_a_served_policy_answers_the_second_turn_with_the_first_in_view(run_script, files, tmp_path):
+def test_a_served_policy_answers_the_second_turn_with_the_first_in_view(run_script, refused, files, tmp_path):
     def answer(body: dict) -> str:
         return f"Reply {len(body['messages'])} to {body['messages'][-1]['content']}"
 
@@ -331,6 +331,8 @@ def test_a_served_policy_answers_the_second_turn_with_the_first_in_view(run_scri
         asked = len(server.requests)
         run_script("evaluation/ultrafeedback/mt_bench_answers.py", *flags, "--output_path", tmp_path / "a.jsonl")
         assert len(server.requests) == asked == 2 * len(GRADES)
+    given = [*flags, "--output_path", tmp_path / "b.jsonl", "--temperature", "0"]  # which is MT-Bench's to say
+    assert "no setting 'temperature'" in refused(mt_bench_answers.main, *given)
     for row, name in zip(load_json(tmp_path / "a.jsonl"), GRADES, strict=True):
         first, second = f"Please: First {name} question?", f"Second {name} question?"
         assert row["choices"][0]["turns"] == [f"Reply 1 to {first}", f"Reply 3 to {second}"]

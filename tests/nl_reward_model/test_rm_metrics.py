@@ -15,7 +15,7 @@ from nl_reward_model.measures.token_metrics import LABELS, NO_LABEL, labels, shu
 from tests import tiny
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.records import load_records, save_json, save_records
+from text2grad.records import save_json
 from text2grad.tasks import get_task
 
 WORDS = [f"{a}{b}" for a in ("bo", "ka", "lu", "mi", "ne", "ra") for b in ("da", "fo", "gi", "pu", "té", "zo", "'s")]
@@ -270,15 +270,12 @@ def test_duplicate_predictions_count_once_as_exact():
 def test_the_script_writes_figures_and_takes_the_older_flags(tmp_path, run_script):
     task = get_task("slf5k")
     rows = random_rows("slf5k", 12, seed=4)
-    annotation = {"textual_feedback", "good_spans", "poor_spans"}
-    bare = {key: {name: row[name] for name in row.keys() - annotation} for key, row in rows.items()}
-    save_json(tmp_path / "results.json", bare)
-    save_json(tmp_path / "annotated.json", rows)
+    save_json(tmp_path / "results.json", rows)
     tiny.tiny_model(tmp_path / "policy")
     done = run_script(
         "nl_reward_model/slf5k/evaluation/3_metrics.py",
         *("--results_path", tmp_path / "results.json", "--output_path", tmp_path / "out" / "figures.json"),
-        *("--data_path", tmp_path / "annotated.json", "--tokenizer", tmp_path / "policy"),
+        *("--tokenizer", tmp_path / "policy"),
     )
     written = json.loads((tmp_path / "out" / "figures.json").read_text())
     wanted = reward_model_metrics(rows, task, tiny.tokenizer("byte"))
@@ -288,31 +285,12 @@ def test_the_script_writes_figures_and_takes_the_older_flags(tmp_path, run_scrip
 
 def test_files_that_cannot_be_compared_are_refused(tmp_path):
     task = get_task("slf5k")
-    rows = random_rows("slf5k", 3, seed=5)
-    save_json(tmp_path / "annotated.json", {key: rows[key] for key in ("r0", "r1")})
-    save_json(tmp_path / "all.json", rows)
-    with pytest.raises(InputError, match="'r2'"):
-        load_feedback_rows(tmp_path / "all.json", task, tmp_path / "annotated.json")
-    other = {key: {**row, "generated_summary": "Another response."} for key, row in rows.items()}
-    save_json(tmp_path / "other.json", other)
-    with pytest.raises(InputError, match=r"other.json: has no record 'r0' with the prompt and the response"):
-        load_feedback_rows(tmp_path / "all.json", task, tmp_path / "other.json")
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s"}})
     with pytest.raises(InputError, match="no feedback of a model"):
         load_feedback_rows(tmp_path / "bare.json", task)
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s", "predicted": None}})
     with pytest.raises(InputError, match="no annotation"):
         load_feedback_rows(tmp_path / "bare.json", task)
-    save_json(tmp_path / "broken.json", {"a": {**rows["r0"], "good_spans": "no list"}})
+    save_json(tmp_path / "broken.json", {"a": {**random_rows("slf5k", 1, seed=5)["r0"], "good_spans": "no list"}})
     with pytest.raises(InputError, match=r"broken.json: record 'a': 'good_spans' is not a list"):
         load_feedback_rows(tmp_path / "broken.json", task)
-
-
-def test_rows_are_paired_by_their_text_where_ids_differ(tmp_path):
-    """A row of a .jsonl file gets an id of its own, made of its record's id and its response."""
-    task, row = get_task("plain"), {"textual_feedback": "c", "good_spans": [], "poor_spans": [], "predicted": None}
-    rows = {key: {"prompt": f"prompt {key}", "response": "the same", **row} for key in "ab"}
-    save_json(tmp_path / "annotated.json", rows)
-    save_records(tmp_path / "rows.jsonl", load_records(tmp_path / "annotated.json", task))
-    found = load_feedback_rows(tmp_path / "rows.jsonl", task, tmp_path / "annotated.json")
-    assert list(found.values()) == list(rows.values())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from text2grad.configs import check_values, setting
+from text2grad.configs import setting
 from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, when_interrupted
 from text2grad.models.adapters import base_model
@@ -56,9 +56,6 @@ class SamplingConfig:
     temperature: float = setting(0.0, "0 decodes greedily")
     top_p: float = setting(1.0, "sample from the smallest set of tokens with this probability")
     seed: int = setting(42, "each answer's randomness depends on this seed and the answer's id only")
-
-    def __post_init__(self) -> None:
-        check_values(self)
 
 
 @dataclass(frozen=True)
