@@ -59,8 +59,9 @@ def split(config: SplitsConfig) -> dict[str, Any]:
         InputError: the folder holds other files of these names, a part would be empty, or one of them was changed.
     """
     task, folder = get_task(config.task), Path(config.output_dir)
-    shares = tuple(config.shares) or PAPER.get(task.name, ())
-    if shares and (any(share < 0 for share in shares) or len(shares) not in (2, 3) or sum(shares) <= 0):
+    wanted = 2 if config.policy_path else 3
+    shares = tuple(config.shares) or PAPER.get(task.name, ())[:wanted]
+    if shares and (any(share < 0 for share in shares) or len(shares) != wanted or sum(shares) <= 0):
         raise InputError(f"--shares {' '.join(map(str, shares))}: give 3 shares, or 2 where there is a --policy_path")
     if not (folder / MANIFEST).is_file():
         for name in PARTS:
@@ -117,10 +118,7 @@ def deal(
     if not shares:
         chosen |= {name: set(order) for name in ("sft", "reward_model", "policy")}
     else:
-        names = ("sft", "reward_model", "policy")[: 2 if "policy" in taken else 3]
-        if len(shares) < len(names):
-            raise InputError(f"--shares names {len(shares)} of {', '.join(names)}; add one, or give --policy_path")
-        chosen |= _cut(order, names, shares)
+        chosen |= _cut(order, ("sft", "reward_model", "policy")[: len(shares)], shares)
     if "policy" in taken:
         chosen["policy"] = own["policy"] - taken.get("evaluation", set())
     parts = {
@@ -133,8 +131,8 @@ def deal(
 
 def _cut(order: list[str], names: tuple[str, ...], shares: tuple[float, ...]) -> dict[str, set[str]]:
     """The prompts in pieces of these shares, none twice."""
-    total, begun, pieces = sum(shares[: len(names)]), 0.0, {}
-    for name, share in zip(names, shares, strict=False):
+    total, begun, pieces = sum(shares), 0.0, {}
+    for name, share in zip(names, shares, strict=True):
         start, begun = round(begun / total * len(order)), begun + share
         pieces[name] = set(order[start : round(begun / total * len(order))])
     return pieces

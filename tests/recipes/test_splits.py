@@ -99,6 +99,12 @@ def test_a_policy_set_of_its_own_takes_its_prompts_from_no_other_part(tmp_path):
     assert [len(parts[name]) for name in PARTS] == [7, 28, 20, 5]
 
 
+def test_the_papers_shares_of_sft_and_reward_model_hold_beside_a_policy_set(tmp_path):
+    save_json(tmp_path / "policy.json", binarized(120)[100:])
+    split(config(tmp_path, policy_path=str(tmp_path / "policy.json"), evaluation_records=20))
+    assert [len(found) for found in prompts(tmp_path).values()] == [30, 50, 20, 20]
+
+
 def test_the_manifest_notices_other_settings_and_changed_files(tmp_path):
     first = split(config(tmp_path))
     assert split(config(tmp_path)) == first
@@ -113,8 +119,9 @@ def test_the_manifest_notices_other_settings_and_changed_files(tmp_path):
 def test_what_cannot_be_dealt_is_named(tmp_path):
     with pytest.raises(InputError, match=r"leave none for .*; give more"):
         split(config(tmp_path, rows=binarized(2)))
-    with pytest.raises(InputError, match="--shares names 2 of sft, reward_model, policy"):
-        split(config(tmp_path, shares=[0.5, 0.5]))
+    for shares, policy_path in [([0.5, 0.5], ""), ([0.3, 0.4, 0.3], "policy.json")]:
+        with pytest.raises(InputError, match="give 3 shares, or 2 where there is a --policy_path"):
+            split(config(tmp_path, shares=shares, policy_path=policy_path))
     broken = binarized(3)
     del broken[1]["score_chosen"]
     with pytest.raises(InputError, match=r"data.json: record 1: has no field 'score_chosen'"):
