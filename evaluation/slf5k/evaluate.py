@@ -85,21 +85,20 @@ def _trivial(
 ) -> dict[str, Any]:
     """The trivial rows and what they are of; ``--compare_with``'s where it measured the same texts in the same way.
 
-    δ is theirs only by the programmatic critic, which costs nothing.
+    δ is theirs only by the programmatic critic, which costs nothing, and is never taken over: its rules may be others.
     """
     texts, other = fingerprint([posts, references]), config.other
-    if other.get("trivial") and other.get("trivial_of") == texts:
-        names = ("encoder", "logprob_model", "critic", "tokenizer")
-        if all(other.get("settings", {}).get(name) == getattr(config, name) for name in names):
-            return {"trivial": other["trivial"], "trivial_of": texts}
-
+    names = ("encoder", "logprob_model", "critic")
+    same = all(other.get("settings", {}).get(name) == getattr(config, name) for name in names)
+    known = other.get("trivial", {}) if same and other.get("trivial_of") == texts else {}
     rows = {}
     for name, answers in trivial_answers(posts, references).items():
-        figures = _figures(config, answers, {key: posts[key] for key in answers}, references)
+        figures = {} if name in known else _figures(config, answers, {key: posts[key] for key in answers}, references)
         if config.critic == "programmatic":
             answered = {key: task.with_response(records[key], answer) for key, answer in answers.items()}
             figures |= critic_figures(config, answered, task)[0]
-        rows[name] = {measured: figure.summary() for measured, figure in figures.items() if figure.rows}
+        found = {measured: figure.summary() for measured, figure in figures.items() if figure.rows}
+        rows[name] = known.get(name, {}) | found
     return {"trivial": rows, "trivial_of": texts}
 
 

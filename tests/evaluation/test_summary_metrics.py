@@ -331,8 +331,15 @@ def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, refere
             compare_with=None if name == "base" else str(tmp_path / "base.result.json"),
         )  # fmt: skip
         evaluate_summaries(config)
+        if name == "base":  # as other rules would have measured
+            measured = load_json(tmp_path / "base.result.json")
+            measured["trivial"][REFERENCE]["mean_delta"]["value"] = 9.0
+            measured["trivial"][REFERENCE]["words"]["value"] = 12.5
+            save_json(tmp_path / "base.result.json", measured)
     results = [load_json(tmp_path / f"{name}.result.json") for name in ("base", "text2grad", "corrected")]
-    assert results[0]["trivial"] == results[1]["trivial"] and results[0]["models"] == ["base@0123456789ab"]
+    assert results[1]["trivial"][REFERENCE]["mean_delta"] == results[1]["metrics"]["mean_delta"]
+    assert results[1]["trivial"][REFERENCE]["words"]["value"] == 12.5  # what no rules decide is taken over
+    assert results[0]["models"] == ["base@0123456789ab"]
     assert results[2]["trivial"][REFERENCE]["words"]["value"] == 2  # not those of other references
     save_json(tmp_path / "corrected.json", {key: {**row, "post": "Another."} for key, row in answered.items()})
     assert "not compare" not in capsys.readouterr().out
@@ -342,7 +349,7 @@ def test_every_table_of_summaries_has_the_trivial_rows(tmp_path, records, refere
     assert told == bool(packaged_encoder())
     with pytest.raises(InputError, match=r"base.result.json: its prompt 't3_0' is another one"):
         evaluate_summaries(config)
-    report, *_ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("base", "text2grad")]))
+    report, *_ = assemble([], load_results([str(tmp_path / f"{name}.result.json") for name in ("text2grad", "base")]))
     shown = report["tables"][0]["trivial"]
     rows = {row["name"]: row["values"] for row in shown["rows"]}
     assert list(rows) == ["base", "text2grad", FIRST, SALAD, POST, REFERENCE, SHUFFLED, ANOTHER]
