@@ -12,7 +12,8 @@ from pathlib import Path
 
 from text2grad.configs import TaskConfig, check_given, parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import Records, check_output, load_json, load_records, save_records
+from text2grad.journal.run_folder import logged_rows
+from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next, stage_command
 
@@ -40,7 +41,7 @@ def rollout_records(prompts: dict[str, Record], runs: Sequence[str | Path], task
     seen: set[tuple[str, str]] = set()
     for run in runs:
         path = Path(run) / ROLLOUTS_FILE if Path(run).is_dir() else Path(run)
-        for number, row in enumerate(load_json(path), 1):
+        for number, row in logged_rows(path, []):  # the last line of a run that goes on may be half
             if not isinstance(row, dict) or not isinstance(row.get("response"), str) or "id" not in row:
                 raise InputError(f"{path}: line {number} is no rollout; give a policy run's folder or {ROLLOUTS_FILE}")
             key, response = row["id"], row["response"].strip()

@@ -4,7 +4,6 @@ A run that still goes on is read up to its last whole line.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ import numpy as np
 from evaluation import schemas
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.journal.run_folder import PolicyRun
+from text2grad.journal.run_folder import STAGE_3, PolicyRun, logged_rows
 from text2grad.records import load_json
-from text2grad.safety.gate import UnreadableError, as_storable, read_json
+from text2grad.safety.gate import storable_value
 from text2grad.safety.schema import checked
 from text2grad.tasks import Interval
 from text2grad.token_rewards import span_intervals
 
-_REMEDY = "give a folder that stage 3 wrote"
 LARGEST = 1e30
 """Larger values in ``metrics.jsonl`` are gaps, as NaN is."""
 
@@ -111,8 +109,8 @@ def load_run(folder: str | Path) -> Run:
     where = folder / "run.json"
     if not where.is_file():
         raise InputError(f"{where}: no such file; give the output folder of a training run")
-    about = _storable(load_json(where))
-    checked(PolicyRun, about, where, _REMEDY)
+    about = storable_value(load_json(where))
+    checked(PolicyRun, about, where, STAGE_3)
     schemas.check_task(about, where)
     notes: list[str] = []
     metrics = _metrics(folder / "metrics.jsonl", notes)
@@ -140,7 +138,7 @@ def load_run(folder: str | Path) -> Run:
 
 def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     by_step: dict[int, dict] = {}
-    for number, value in _rows(path, notes):
+    for number, value in logged_rows(path, notes):
         row = checked(schemas.METRICS, value, f"{path}: line {number}", "each line is one step's metrics")
         by_step[row["step"]] = row  # a step that was run again after a kill counts once
     if not by_step:
@@ -152,7 +150,7 @@ def _rollouts(path: Path, task: str, notes: list[str]) -> list[LoggedRollout]:
     prompts: dict[str, str] = {}
     rollouts: list[LoggedRollout] = []
     remedy = f"each line is one {task} rollout of stage 3"
-    for number, value in _rows(path, notes):
+    for number, value in logged_rows(path, notes):
         row = checked(schemas.ROLLOUT, value, f"{path}: line {number}", remedy)
         try:
             rollout = _rollout(row, task, prompts)
@@ -203,38 +201,6 @@ def _rollout(row: dict[str, Any], task: str, prompts: dict[str, str]) -> LoggedR
         good_at=good_at,
         poor_at=poor_at,
     )
-
-
-def _rows(path: Path, notes: list[str]) -> Iterator[tuple[int, Any]]:
-    """(line number, value) of a JSONL file; an unfinished last line is noted and left out."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from None
-    with file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                value = read_json(line)
-            except UnreadableError as error:
-                if not line.endswith(b"\n"):
-                    notes.append(f"the last line of {path.name} is not finished and was left out")
-                    return
-                what = str(error).removeprefix("it is ").removeprefix("not JSON: ")
-                raise InputError(f"{path}: line {number} is not JSON: {what}; repair or remove it") from None
-            yield number, _storable(value) if b"\\u" in line or b"\xed" in line else value
-
-
-def _storable(value: Any) -> Any:
-    """A JSON value that every file can store: half surrogate pairs become �, numbers beyond JSON's become text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {_storable(name): _storable(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    return as_storable(value) if isinstance(value, str) else value
 
 
 def is_number(value: object) -> bool:

@@ -203,6 +203,8 @@ def log(folder, *rows):
 def test_each_different_response_is_kept_once(tmp_path):
     one = log(tmp_path / "one", ("a", " I lost a. "), ("b", "I lost a."), ("a", "I lost a."), ("a", "  "))
     two = log(tmp_path / "two", ("b", "Gone."), ("b", "I lost a."))
+    with (two / "rollouts.jsonl").open("ab") as file:  # a run that goes on, read in the middle of a character
+        file.write('{"step": 2, "id": "a", "response": "é'.encode()[:-1])
     made = rollout_records(POSTS, [one, two / "rollouts.jsonl"], TASK)
     assert list(made) == ["a@1", "b@2", "b@3"]
     assert [TASK.response(record) for record in made.values()] == ["I lost a.", "I lost a.", "Gone."]

@@ -13,10 +13,12 @@ from pydantic import Field
 
 from text2grad.errors import InputError
 from text2grad.records import check_own_file, check_same_settings, check_writable, differing_settings, load_json
+from text2grad.safety.gate import UnreadableError, read_json, regular, storable_value
 from text2grad.safety.schema import Form, checked
 
 RUN_FILE = "run.json"
 _KINDS = {"policy": "a policy's run (stage 3)", "reward_model": "a reward model (stage 2)"}
+STAGE_3 = "give a folder that stage 3 wrote"
 Settings = Mapping[str, Any]
 _WITHOUT_RUN = {
     "checkpoint-*": "checkpoints",
@@ -208,3 +210,24 @@ def changes_shown(changes: Sequence[Change]) -> str:
         + ", ".join(f"{name} {value}" for name, value in change["settings"].items())
         for change in changes
     )
+
+
+def logged_rows(path: Path, notes: list[str]) -> Iterator[tuple[int, Any]]:
+    """(line number, value) of a log that may still grow; an unfinished last line is noted and left out."""
+    try:
+        file = regular(path).open("rb")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {STAGE_3}") from None
+    with file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                value = read_json(line)
+            except UnreadableError as error:
+                if not line.endswith(b"\n"):
+                    notes.append(f"the last line of {path.name} is not finished and was left out")
+                    return
+                what = str(error).removeprefix("it is ").removeprefix("not JSON: ")
+                raise InputError(f"{path}: line {number} is not JSON: {what}; repair or remove it") from None
+            yield number, storable_value(value) if b"\\u" in line or b"\xed" in line else value

@@ -108,6 +108,17 @@ def as_storable(text: str) -> str:
     return text if storable(text) else "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
 
 
+def storable_value(value: Any) -> Any:
+    """A JSON value that every file can store: half surrogate pairs become �, numbers beyond JSON's become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {storable_value(name): storable_value(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [storable_value(item) for item in value]
+    return as_storable(value) if isinstance(value, str) else value
+
+
 def shown(value: object, most: int = 80) -> str:
     """A value in a message: its ``repr``, cut in the middle, since two paths differ at their ends."""
     if isinstance(value, str) and len(value) > 2 * most:
