@@ -238,10 +238,10 @@ def print_metrics(config: ResultConfig, metrics: Mapping[str, Mapping[str, Any]]
         print(f"  {name:<24} {metric['value']:>10.4f}  {spread}  n={metric['n']}")
 
 
-def print_failures(failures: Mapping[str, str], what: str) -> None:
+def print_failures(failures: Mapping[str, str], what: str, remedy: str = "--retry_failed asks again") -> None:
     """How many requests failed, where some did, with one reason."""
     if failures:
-        print(f"  {len(failures)} {what} failed, e.g. {next(iter(failures.values()))}; --retry_failed asks again")
+        print(f"  {len(failures)} {what} failed, e.g. {next(iter(failures.values()))}; {remedy}")
 
 
 def print_next_step(*result_paths: str | Path, task: Task | None = None) -> None:

@@ -29,7 +29,7 @@ from packaging.version import parse as parse_version
 from tqdm.auto import tqdm
 
 from evaluation.optional_packages import optional_package
-from evaluation.results import Figure, ResultConfig, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, ResultConfig, print_failures, print_metrics, print_next_step, save_result
 from evaluation.ultrafeedback.alpaca_outputs import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.endpoints.client import ChatClient, ChatError
@@ -63,19 +63,20 @@ def import_alpaca_eval() -> ModuleType:
     return package
 
 
-def completions_by(client: ChatClient):
-    """alpaca_eval's ``fn_completions``, answered by ``client``."""
+def completions_by(client: ChatClient, failures: dict[str, str]):
+    """alpaca_eval's ``fn_completions``, answered by ``client``; ``failures`` gets the reasons by prompt."""
     from alpaca_eval.utils import prompt_to_chatml
 
-    mute: list[str] = []  # pairs whose reply has none, as where a filter took it away
+    mute = "its reply has no log-probabilities"  # as where a filter took it away
 
     def ask(prompt: str) -> dict[str, Any] | None:
         try:
             reply = client.complete(prompt_to_chatml(prompt), logprobs=5, max_tokens=1, scope=fingerprint(prompt))
-        except ChatError:
+        except ChatError as error:
+            failures[prompt] = str(error)
             return None
         if not reply.logprobs:
-            mute.append(prompt)
+            failures[prompt] = mute
             return None
         tokens = [
             {"top_logprobs": [{"token": token, "logprob": value} for token, value in choice.items()]}
@@ -85,10 +86,10 @@ def completions_by(client: ChatClient):
 
     def complete(prompts: Sequence[str], **_: Any) -> dict[str, list]:
         replies: list[dict[str, Any] | None] = []
-        with ThreadPoolExecutor(client.concurrency) as pool:
+        with client.interruptible(), ThreadPoolExecutor(client.concurrency) as pool:
             for reply in tqdm(pool.map(ask, prompts), total=len(prompts), desc="judge", unit="pair"):
                 replies.append(reply)
-                if mute and len(replies) in (_ENOUGH, len(prompts)) and not any(replies):
+                if len(replies) in (_ENOUGH, len(prompts)) and not any(replies) and mute in failures.values():
                     told = "gives no log-probabilities, which AlpacaEval weighs"
                     raise InputError(f"{client.base_url}: {client.model} {told}")
         # A failed request is a reply without a known token: alpaca_eval then leaves that pair out.
@@ -128,7 +129,7 @@ def score_with_alpaca_eval(config: AlpacaScoreConfig) -> dict[str, Any]:
         )
     against = [by_instruction[row["instruction"]] for row in own]
     name = next((row["generator"] for row in against if row.get("generator")), "reference")
-    cache = ReplyCache(f"{config.output_path}.replies.jsonl")
+    cache, failures = ReplyCache(f"{config.output_path}.replies.jsonl"), dict[str, str]()
     try:
         client = ChatClient.from_spec(
             config.judge,
@@ -151,13 +152,16 @@ def score_with_alpaca_eval(config: AlpacaScoreConfig) -> dict[str, Any]:
             sort_by="win_rate",
             annotation_kwargs={"chunksize": None},
             caching_path=None,
-            fn_completions=completions_by(client),
+            fn_completions=completions_by(client, failures),
         )
     except StopRunError as stop:
         raise InputError(f"{stop}; the replies so far are kept, run the same command again to continue") from None
     finally:
         cache.close()
-    return _result(config, own, annotations, leaderboard.loc[config.system].to_dict(), name, client)
+    result = _result(config, own, annotations, leaderboard.loc[config.system].to_dict(), name, client)
+    print_failures(failures, "judgements", "the same command asks again where no reply came")
+    print_next_step(config.output_path)
+    return result
 
 
 def _result(
@@ -201,7 +205,6 @@ def _result(
     print_metrics(config, result["metrics"], against)
     if config.length_controlled:
         print(f"  length-controlled win rate {printed['length_controlled_winrate']:.2f} %")
-    print_next_step(config.output_path)
     return result
 
 

@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import math
+import os
 import random
 import re
+import signal
 
 import pytest
 import torch
@@ -23,8 +25,9 @@ from evaluation.ultrafeedback.mt_bench import (
 from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig, grade, rating_figures
 from tests.fault_server import FaultServer
 from tests.tiny import reference_logprobs, tiny_model
+from text2grad.endpoints.client import ChatClient
 from text2grad.endpoints.judging import JudgeConfig, open_judge
-from text2grad.errors import InputError
+from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig
 from text2grad.records import load_json, save_json
 
@@ -152,7 +155,7 @@ def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, 
 
 
 @needs_alpaca
-def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(outputs, tmp_path):
+def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(outputs, tmp_path, capsys):
     with FaultServer(lambda body: "m", refuses=("logprobs",)) as server, pytest.raises(InputError, match="no log-prob"):
         scored_by_alpaca_eval(server, outputs, tmp_path / "a.json")
 
@@ -167,12 +170,29 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
                 value["choices"][0] |= {"finish_reason": "content_filter", "logprobs": {"content": []}}
             return value
 
-    with Mute(lambda body: "m") as server:
+    def flagged(body: dict) -> tuple[int, dict, bytes] | None:
+        return (400, {}, b'{"error": {"message": "flagged"}}') if "Say 1." in body["messages"][-1]["content"] else None
+
+    with Mute(lambda body: "m", raw=flagged) as server:
         result = scored_by_alpaca_eval(server, outputs, tmp_path / "b.json")
+    told = capsys.readouterr().out
+    assert "2 judgements failed, e.g. " in told and ("has no log-prob" in told or "flagged" in told)
     assert result["records"]["0"]["judge_failures"] == 1
     failures = result["metrics"]["judge_failures"]["value"]
     assert 0.1 < failures < 0.6
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))
+
+
+@needs_alpaca
+def test_nothing_is_asked_again_after_a_signal():
+    from evaluation.ultrafeedback.alpaca_score import completions_by, import_alpaca_eval
+
+    import_alpaca_eval()
+    limited = {"faults": ["429"], "rate": 1, "on_request": lambda body: os.kill(os.getpid(), signal.SIGTERM)}
+    with FaultServer(lambda body: "m", **limited) as server, pytest.raises(SystemExit):
+        client = ChatClient.from_spec(f"{server.url}#judge", retries=1)
+        command(completions_by(client, {}))(["<|im_start|>user\nWhich?<|im_end|>"])
+    assert len(server.requests) == 1
 
 
 def test_a_model_answers_the_instructions_of_the_reference_outputs(run_script, refused, outputs, tmp_path):
