@@ -98,7 +98,8 @@ def _training(task: str, members: list[Variant], slots: dict[str, int]) -> dict[
 def _win_rates(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Win rates over training, one chart a task, a line for each comparison that was judged at several steps."""
     charts = []
-    drawn = [j for j in report["judges"] if j["step"] is not None and j["metrics"]["win_rate"]["low"] is not None]
+    judges = [judge for judge in report["judges"] if judge["step"] is not None]
+    drawn = [judge for judge in judges if judge["metrics"].get("win_rate", {}).get("low") is not None]
     for task, judged in grouped(drawn, itemgetter("task")).items():
         slots = {variant["method"]: variant["slot"] for variant in reversed(report["variants"])}
         free = count(len(report["variants"]))

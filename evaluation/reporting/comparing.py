@@ -178,7 +178,7 @@ def verdict(change: dict[str, Any], better: int) -> str:
 
 def is_judged(result: dict[str, Any]) -> bool:
     """Whether the file holds pairwise judgements (``evaluation/judge.py``) rather than a system's own metrics."""
-    return "verdicts" in result and "win_rate" in result["metrics"]
+    return "verdicts" in result and "baseline" in result
 
 
 def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     compared = itemgetter("task", "system", "baseline", "judge")
 
     def about(result: dict[str, Any]) -> tuple:
-        settings = {"baseline": None, **result, "judge": str(result.get("settings", {}).get("judge"))}
+        settings = {**result, "judge": str(result.get("settings", {}).get("judge"))}
         return *compared(settings), result.get("step")
 
     found = []

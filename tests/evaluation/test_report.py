@@ -20,7 +20,7 @@ from evaluation.reporting.opening import pieces
 from evaluation.reporting.page import html
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
-from evaluation.results import save_result
+from evaluation.results import Figure, save_result
 from nl_gradient_policy_optimization.algorithms.scalar import Placement
 from tests import report_files
 from tests.processes import run_forked
@@ -238,6 +238,20 @@ def test_two_judges_are_told_apart(runs, tmp_path):
         ("another", 0, [12, 24]), ("openai:gpt-4o", 1, [0, 12, 24])
     ]  # fmt: skip
     assert html({**report, "viewer": packs.packs([], [], 1)[1]}, {}).count(", by another</small>") == 1
+
+
+def test_a_comparison_whose_every_judgement_failed_is_shown_as_one(tmp_path):
+    figures = {**pair_figures({}, both=True), "judge_failures": Figure.mean({"a": True, "b": True})}
+    compared = {"baseline": "base", "step": 1}
+    for name, about in (("judge", compared), ("tests", {})):  # a program's tests have verdicts, too
+        save_result(
+            tmp_path / f"{name}.json", task="slf5k", benchmark=name, system="text2grad", settings={}, figures=figures,
+            responses={"a": "-", "b": "-"}, extra={**about, "verdicts": {}},
+        )  # fmt: skip
+    report, *_ = assemble([], load_results([str(path) for path in tmp_path.iterdir()]))
+    assert [metric["benchmark"] for metric in report["tables"][0]["metrics"]] == ["tests"]
+    assert len(report["judges"]) == 1 and not report["win_rates"]
+    assert "Judge failures" in html({**report, "viewer": packs.packs([], [], 1)[1]}, {})
 
 
 def test_several_answers_to_a_prompt_are_resampled_together(tmp_path):
