@@ -341,6 +341,13 @@ def test_the_training_loss_is_the_mean_over_all_steps_also_of_a_run_that_was_res
     assert metrics == {"step": 12, "train_loss": 3.5}
 
 
+def test_earlier_figures_do_not_stand_in_for_feedback_that_cannot_be_read():
+    read = {"eval_feedback_parse_rate": 1.0, "eval_feedback_quotes": 2.0, "eval_feedback_unmatched_rate": 0.5}
+    rows = [{"step": 2, **read}, {"step": 4, "eval_loss": 1.0}, {"step": 4, "eval_feedback_parse_rate": 0.0}]
+    metrics = Monitor.metrics(Mock(best_step=None), TrainerState(global_step=4, log_history=rows))
+    assert metrics == {"step": 4, "eval_loss": 1.0, "eval_feedback_parse_rate": 0.0}
+
+
 def test_feedback_metrics_count_what_cannot_be_read_or_found():
     fine, poor = Feedback("Fine.", ["good part", "not there"], []), Feedback("Poor.", [], ["bad"])
     metrics = feedback_metrics([fine, FeedbackError("broken"), poor], ["a good part", "x", "bad"])
