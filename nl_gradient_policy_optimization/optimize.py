@@ -25,7 +25,7 @@ from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.observers.metrics import Ledger, Metrics
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
-from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, StepLog, encode_prompt
+from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, encode_prompt
 from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded
@@ -119,7 +119,8 @@ def prepare(
     judge = rewards.critic if isinstance(rewards, CriticRewards) else None
     about = describe(task, config, prompts, critic, judge)
     checkpoints = Checkpoints(run, config.save_total_limit, accelerator)
-    if (run / RUN_FILE).is_file() and (checkpoints.finished_steps() or StepLog(run / METRICS_FILE).rows()):
+    begun = (run / METRICS_FILE).is_file() and (run / METRICS_FILE).stat().st_size  # its last line may be cut off
+    if (run / RUN_FILE).is_file() and (checkpoints.finished_steps() or begun):
         about = continued(run / RUN_FILE, about, checkpoints.finished_steps(), accelerator.num_processes)
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
     rewards = config.algorithm.wrap(rewards, task, config)

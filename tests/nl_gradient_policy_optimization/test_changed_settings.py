@@ -213,7 +213,9 @@ def test_a_run_on_a_data_set_goes_on_with_the_same_rows_only(tmp_path):
 
 
 def test_a_slip_before_the_first_step_costs_nothing(tmp_path):
-    prepare("slf5k", tiny_config(tmp_path), ScriptedRewards())
+    log = prepare("slf5k", tiny_config(tmp_path), ScriptedRewards()).run / "metrics.jsonl"
+    log.write_text('{"step": 1, "kl/f')  # the power failed
+    prepare("slf5k", tiny_config(tmp_path), ScriptedRewards()).resume()
     trainer = begin(tmp_path, seed=7)
     assert load_json(trainer.run / "run.json")["config"]["seed"] == 7
 
