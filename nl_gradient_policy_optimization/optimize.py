@@ -113,7 +113,8 @@ def prepare(
     accelerator = make_accelerator(config)
     check_shared_folder(run)
     critic = config.critic if rewards is None else rewards.name
-    rewards = rewards or config.algorithm.source(own, config)  # it reads prompts in the words it was trained with
+    with unsharded():
+        rewards = rewards or config.algorithm.source(own, config)  # it reads prompts in the words it was trained with
     if rewards is None:
         rewards = CriticRewards(make_critic(config, task, accelerator, files=files), task, config)
     judge = rewards.critic if isinstance(rewards, CriticRewards) else None

@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from transformers import TrainingArguments
 
+from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescription, load_classifier
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.devices import PATIENCE, check_shared_folder, process_group
 from nl_gradient_policy_optimization.optimize import prepare
@@ -18,6 +20,7 @@ from tests.tiny_runs import STAGE, rows, tiny_config, tiny_flags, untimed
 from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.finetuning import begin
+from text2grad.models import load_tokenizer
 
 
 def test_ranks_wait_for_each_other_longer_than_a_critic_can_take():
@@ -74,18 +77,24 @@ def test_all_machines_wait_for_what_the_first_rank_sets_aside(tmp_path):
     assert run_ranks(_find_damage, 2, str(tmp_path)) == [0, 0]
 
 
-def _judged_in_process(folder: str, critic: str) -> None:
-    settings = {"rollouts_per_device": 2, "max_steps": 1, "critic": critic, "max_critic_failures": 1.0}
+def _judged_in_process(folder: str, judge: dict) -> None:
+    settings = {"rollouts_per_device": 2, "max_steps": 1, "max_critic_failures": 1.0, **judge}
     trainer = prepare("slf5k", tiny_config(Path(folder), deepspeed=f"{STAGE}/deepspeed/zero3.json", **settings))
     trainer.train()
     trainer.accelerator.end_training()
 
 
 @pytest.mark.slow
-def test_a_reward_model_in_the_same_process_is_whole_under_zero_3(tmp_path):
-    folder, _ = reward_records.memorised()
-    tiny_config(tmp_path)
-    assert run_ranks(_judged_in_process, 2, str(tmp_path), str(folder)) == [0, 0]
+@pytest.mark.parametrize("scalar", [False, True])
+def test_a_reward_model_in_the_same_process_is_whole_under_zero_3(tmp_path, scalar):
+    model, judge = tiny_config(tmp_path).model, {"algorithm": "scalar", "reward_model": str(tmp_path / "scalar")}
+    if scalar:
+        load_classifier(model, torch.float32).save_pretrained(tmp_path / "scalar")
+        load_tokenizer(model).save_pretrained(tmp_path / "scalar")
+        ScalarDescription("slf5k", "float32", 0.0, 1.0).save(tmp_path / "scalar")
+    else:
+        judge = {"critic": str(reward_records.memorised()[0])}
+    assert run_ranks(_judged_in_process, 2, str(tmp_path), judge) == [0, 0]
 
 
 STEPS = 16  # enough that a kill which takes a second or two falls in the middle
