@@ -1,6 +1,7 @@
 """The shell scripts of stage 3, as they are typed."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -91,6 +92,17 @@ def test_one_script_starts_every_baseline_with_its_tasks_settings(started, metho
     begin = "python" if alone else "torchrun --standalone --nproc_per_node 2"
     assert started(script, method, "kodcode", "--seed", "3", processes="2") == f"{begin} {expected}"
     assert started(script, method, "kodcode", "--config", "mine.yaml").count("--config") == 1
+
+
+def test_the_readmes_commands_suit_a_small_policy_too(started):
+    text = (STAGE / "baselines" / "README.md").read_text()
+    more = dict(re.findall(r"`(\w+)` also `(.+?)`", text))
+    for line in re.findall(r"^\$run ([^#\n]+)", text, re.M):
+        method, task, *said = line.split()
+        said += ["--config", str(STAGE / "small.yaml"), *more.get(method, "").split()]
+        words = started(STAGE / "baselines" / "run.sh", method, task, *said).split()
+        if words[1].endswith("optimize.py"):
+            parse(PolicyConfig, args=words[4:]).check()
 
 
 def test_an_unknown_baseline_lists_them():
