@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
-from text2grad.losses.kl import full_kl, sampled_kl
+from text2grad.losses.kl import expectation, full_kl, sampled_kl
 from text2grad.models import base_model, cpu_has_bfloat16
 
 REFERENCE_ADAPTER = "reference"
@@ -217,7 +217,7 @@ class PolicyScorer(nn.Module):
             normaliser = logits.logsumexp(-1, keepdim=True)
             extra += (logits.gather(-1, at) - normaliser,) if at is not None else ()
             if entropy:
-                entropies = normaliser.squeeze(-1) - (torch.exp(logits - normaliser) * logits).sum(-1)
+                entropies = normaliser.squeeze(-1) - expectation(torch.exp(logits - normaliser), logits)
         return logprobs, entropies, *extra
 
     def _against_reference(
@@ -236,7 +236,7 @@ class PolicyScorer(nn.Module):
         with self._as_reference() as reference:  # an adapter may be on the head
             ref_log_probs = self._tempered(_head(reference)(reference_hidden)).log_softmax(-1)
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
-        entropies = -(log_probs.exp() * log_probs).sum(-1) if entropy else torch.zeros_like(logprobs)
+        entropies = -expectation(log_probs.exp(), log_probs) if entropy else torch.zeros_like(logprobs)
         extra: tuple[Tensor, ...] = (log_probs.topk(min(top_k, log_probs.shape[-1])).indices,) if top_k else ()
         extra += (log_probs.gather(-1, at),) if at is not None else ()
         return logprobs, entropies, ref_logprobs, full_kl(log_probs, ref_log_probs), *extra

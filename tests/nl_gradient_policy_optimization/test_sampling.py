@@ -67,6 +67,19 @@ def test_a_frozen_head_is_read_once_for_scores_and_their_gradient(tmp_path):
         torch.testing.assert_close(weight.grad, gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("kl", [None, "full"])
+def test_a_token_that_can_never_be_sampled_adds_nothing_to_the_entropy(tmp_path, kl):
+    model = load_model(tiny_model(tmp_path / "tiny"), torch.float64)
+    ids = torch.randint(8, 500, (2, 20), generator=torch.Generator().manual_seed(0))
+    kept = torch.arange(model.config.vocab_size) != 7
+    expected = model(ids).logits[:, 7:-1, kept].log_softmax(-1)
+    model.lm_head.register_forward_hook(lambda *given: given[-1].masked_fill(~kept, -torch.inf))
+    scores = PolicyScorer(model, model)(ids, torch.ones_like(ids), torch.ones(2, 12), kl=kl, entropy=True)
+    torch.testing.assert_close(scores.entropy, -(expected.exp() * expected).sum(-1))
+    scores.entropy.sum().backward()
+    assert all(each.grad is None or each.grad.isfinite().all() for each in model.parameters())
+
+
 @pytest.mark.parametrize("kl", ["full", "k3"])
 def test_the_chance_to_end_is_scored_with_the_response(tmp_path, kl):
     trainer = prepare("slf5k", tiny_config(tmp_path, algorithm="verdict", kl=kl, temperature=0.7), ScriptedRewards())

@@ -33,10 +33,12 @@ def full_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
     ``[N, V] -> [N]``; call it on chunks of response positions, so that ``[B, T, V]`` never exists.
     """
-    probabilities = log_probs.exp()
-    # A token that π can never sample adds nothing, whatever the reference thinks of it (0 · log 0 = 0).
-    difference = torch.where(probabilities > 0, log_probs - ref_log_probs, 0.0)
-    return (probabilities * difference).sum(-1)
+    return expectation(log_probs.exp(), log_probs - ref_log_probs)
+
+
+def expectation(probabilities: Tensor, values: Tensor) -> Tensor:
+    """Σ_v π(v)·value(v) over the last dimension: ``[N, V], [N, V] -> [N]``; 0 · log 0 = 0, as is 0 · anything."""
+    return (probabilities * torch.where(probabilities > 0, values, 0.0)).sum(-1)
 
 
 @dataclass
