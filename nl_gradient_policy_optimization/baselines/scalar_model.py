@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ConfigDict
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase, logging
 
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -26,6 +27,7 @@ from text2grad.models import (
     without_cudnn_attention,
 )
 from text2grad.records import load_json, save_json
+from text2grad.safety.schema import checked
 from text2grad.tasks import Task, get_task
 
 DESCRIPTION_FILE = "scalar_reward.json"
@@ -38,6 +40,8 @@ class ScalarDescription:
     ``mean`` and ``deviation`` of the raw scores over its training responses, computed in ``dtype``, make rewards
     comparable between models.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     task: str
     dtype: str
@@ -53,7 +57,7 @@ class ScalarDescription:
         path = Path(folder) / DESCRIPTION_FILE
         if not path.is_file():
             raise InputError(f"{folder}: no scalar reward model ({DESCRIPTION_FILE} is missing); train one first")
-        description = cls(**load_json(path))
+        description = checked(cls, load_json(path), path, "train the model again")
         if description.task != task.name:
             raise InputError(f"{folder}: judges {description.task}, not {task.name}; give a model of that task")
         return description

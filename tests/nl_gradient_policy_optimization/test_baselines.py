@@ -310,7 +310,7 @@ def scalar_folder(tmp_path_factory) -> str:
     return config.output_dir
 
 
-def test_the_scalar_model_ranks_and_standardises(scalar_folder):
+def test_the_scalar_model_ranks_and_standardises(scalar_folder, tmp_path):
     model, description = load_scalar_model(scalar_folder, "slf5k")
     good, bad, again = model([POSTS[0], POSTS[0], POSTS[1]], [GOOD, BAD, GOOD])
     assert good > bad
@@ -321,6 +321,9 @@ def test_the_scalar_model_ranks_and_standardises(scalar_folder):
     assert sum(scores) / len(scores) == pytest.approx(description.mean, abs=1e-4)
     with pytest.raises(InputError, match="judges slf5k, not kodcode"):
         load_scalar_model(scalar_folder, "kodcode")
+    (tmp_path / "scalar_reward.json").write_text('{"task": "slf5k", "mean": 0.5}')
+    with pytest.raises(InputError, match=r"scalar_reward\.json: 'dtype': .*train the model again"):
+        load_scalar_model(str(tmp_path), "slf5k")
 
 
 def test_scalar_rewards_sit_on_the_last_token_only(scalar_folder, tmp_path):
