@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal
@@ -150,7 +151,8 @@ class StepLog:
             InputError: some are missing; nothing was changed.
         """
         if lost and step == 0 and self.path.exists():
-            aside = self.path.with_name(f"{self.path.stem}.before{self.path.suffix}")
+            names = (self.path.with_name(f"{self.path.stem}.before{n or ''}{self.path.suffix}") for n in count())
+            aside = next(name for name in names if not name.exists())
             os.replace(self.path, aside)
             print(f"no checkpoint is whole: starting over; the rows so far are in {aside}", file=sys.stderr)
             return

@@ -18,6 +18,7 @@ from nl_gradient_policy_optimization import weights as weights_module
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.learner import Learner
 from nl_gradient_policy_optimization.optimize import optimize
+from nl_gradient_policy_optimization.rollouts import StepLog
 from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, check_same_weights, cut_after_one_step, digest, rows, tiny_config
 from text2grad.errors import InputError, StopRunError, command
@@ -325,7 +326,9 @@ def test_with_no_whole_checkpoint_the_logs_of_before_are_kept(tmp_path, capsys):
     flip_byte(run_folder / "checkpoint-1" / "optimizer.pt")
     optimize("slf5k", config, ScriptedRewards())
     assert "no checkpoint is whole: starting over" in capsys.readouterr().err
-    assert (run_folder / "rollouts.before.jsonl").read_bytes() == before
+    StepLog(run_folder / "rollouts.jsonl").rewind(0, lost=True)  # a second time
+    for name in ("rollouts.before.jsonl", "rollouts.before1.jsonl"):
+        assert (run_folder / name).read_bytes() == before
     assert [row["step"] for row in rows(run_folder / "metrics.jsonl")] == [1]
 
 
