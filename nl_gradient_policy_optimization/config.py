@@ -115,7 +115,7 @@ class CriticSettings(CriticChoice):
     critic_variant: str = setting("", "for an endpoint: cot, no_cot or dense, where the prompt file does not say it")
     critic_max_new_tokens: int = setting(
         0,
-        "for an endpoint: tokens of a reply; 0: 1024, or what a served reward model's folder says",
+        "for an endpoint or a reward model's folder: tokens of a reply; 0: what the folder says, or else 1024",
         "--critic_max_tokens",
         at_least=0,
     )

@@ -201,7 +201,7 @@ def make_critic(
         options = {"concurrency": config.critic_concurrency, "timeout": config.critic_timeout}
     elif local:
         options = {"device": str(accelerator.device), "batch_size": config.critic_batch_size}
-        options |= {"constrained": config.critic_constrained}
+        options |= {"constrained": config.critic_constrained, "max_new_tokens": config.critic_max_new_tokens}
         options |= {"temperature": config.critic_temperature} if config.critic_temperature else {}
     with unsharded():  # ZeRO-3 gathers the policy's layers as they are used, and no other model's
         return load_critic(config.critic, task, **options)

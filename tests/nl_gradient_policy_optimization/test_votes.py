@@ -137,8 +137,10 @@ def test_capos_outcome_lies_on_the_last_token(text, poor, outcome):
 
 def test_capo_lets_the_opinions_of_a_model_vote(tmp_path):
     folder, given = str(memorised()[0]), {"critic_votes": 3, "critic_temperature": 0.7, "rollouts_per_prompt": 2}
-    config = tiny_config(tmp_path, algorithm="capo", critic=folder, max_critic_failures=1.0, max_steps=1, **given)
+    given |= {"max_critic_failures": 1.0, "critic_max_new_tokens": 77}
+    config = tiny_config(tmp_path, algorithm="capo", critic=folder, max_steps=1, **given)
     voting = optimize("slf5k", config).rewards
+    assert voting.rewards.critic.max_new_tokens == 77
     assert voting.name == f"3 votes of {voting.rewards.name}" and len(set(voting.rewards.opinions)) == 3
     assert load_json(tmp_path / "run" / "run.json")["critic_name"] == voting.name
     deltas = [row["deltas"] for row in rows(tmp_path / "run" / "rollouts.jsonl") if row["error"] is None]

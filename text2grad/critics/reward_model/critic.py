@@ -162,7 +162,7 @@ class RewardModelCritic:
             dtype: what ``load_model`` takes; ``auto`` is the fastest that the device computes natively.
             described: another description and prompt than the folder's.
             model: its weights, where they are loaded already.
-            max_new_tokens: the description's where not given.
+            max_new_tokens: the description's where None or 0.
             options: what the class takes.
 
         Raises:
