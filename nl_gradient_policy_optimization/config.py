@@ -354,8 +354,16 @@ class PolicyConfig(
                 raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
         if self.critic_votes > 1 and not self.critic_temperature:
             raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
-        if (self.audit_flip_limit or self.audit_gap_limit) and not self.audit_critic:
-            raise InputError("--audit_flip_limit and --audit_gap_limit need --audit_critic, the trusted critic")
+        for name, needed, given in (
+            ("vllm_url", "--generation vllm_server", self.generation == "vllm_server"),
+            ("critic_prompt", "an endpoint as --critic", is_endpoint(self.critic)),
+            ("critic_variant", "an endpoint as --critic", is_endpoint(self.critic)),
+            ("audit_prompt", "an endpoint as --audit_critic", is_endpoint(self.audit_critic)),
+            ("audit_flip_limit", "--audit_critic, the trusted critic", self.audit_critic),
+            ("audit_gap_limit", "--audit_critic, the trusted critic", self.audit_critic),
+        ):
+            if getattr(self, name) and not given:
+                raise InputError(f"--{name} does nothing without {needed}; add that, or leave --{name} out")
         self.algorithm.check(self)
 
     def _check_division(self, divisor: str, parts: int) -> None:
