@@ -30,8 +30,8 @@ def batch_with_records(prompts, responses, records):
     return [Feedback(record.get("note", "none")) for record in records]
 
 class Counting:
-    def __init__(self):
-        self.calls = 0
+    def __init__(self, calls=0):
+        self.calls = calls
 
     def __call__(self, prompt, response):
         self.calls += 1
@@ -59,6 +59,9 @@ def test_functions_are_called_by_their_parameters_names(spec):
     assert critiques(load_critic(spec("batch_with_records"), "plain"), records) == ["first", "second"]
     assert critiques(load_critic(spec("batch_with_records"), "plain")) == ["none", "none"]
     assert critiques(load_critic(spec("Counting"), "plain")) == ["1", "2"]
+    assert critiques(load_critic(spec("Counting"), "plain", calls=4)) == ["5", "6"]
+    with pytest.raises(InputError, match=r"functions.py:item: takes no options \(calls\); give a class"):
+        load_critic(spec("item"), "plain", calls=4)
 
 
 def test_the_spec_is_the_name(spec, tmp_path, monkeypatch):

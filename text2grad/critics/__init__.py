@@ -53,8 +53,8 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
             reward model too); the folder of a trained reward model; or your own function,
             ``package.module:FUNCTION`` or ``file.py:FUNCTION`` (see :func:`as_critic`).
         task: the task, or its name.
-        options: passed to the critic (for a reward model: ``device``, ``batch_size``, …); ``sandbox`` only to a program
-            that takes one.
+        options: passed to the critic (for a reward model: ``device``, ``batch_size``, …; your own class's); ``sandbox``
+            only to a program that takes one.
 
     Raises:
         InputError: the text has none of these forms, or names nothing that exists.
@@ -67,7 +67,7 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
                 "rules for open questions, text2grad.critics.programs.ultrafeedback.critic:AnswerCritic"
             )
         program = load_object(task.programmatic_critic, task.folder)
-        if isinstance(program, type) and "sandbox" not in inspect.signature(program).parameters:
+        if not isinstance(program, type) or "sandbox" not in inspect.signature(program).parameters:
             options.pop("sandbox", None)
         return as_critic(program, spec, **options)
     if is_endpoint(spec):
@@ -79,7 +79,7 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
 
         return ServedCritic(spec.removeprefix(SERVED), task, **options)
     if names_object(spec) and not Path(spec).is_dir():
-        return as_critic(load_object(spec), spec)
+        return as_critic(load_object(spec), spec, **options)
     if not Path(spec).exists():
         raise InputError(f"there is no critic {spec!r}; give {CRITIC_FORMS}")
     from text2grad.critics.reward_model.critic import RewardModelCritic
@@ -111,8 +111,10 @@ def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
         name: what logs and records call it; the function's or the class's own name by default.
 
     Raises:
-        InputError: its parameters have other names.
+        InputError: its parameters have other names, or there are options and no class to make with them.
     """
+    if options and not isinstance(judge, type):
+        raise InputError(f"{name or judge}: takes no options ({', '.join(options)}); give a class, or leave them out")
     found = judge(**options) if isinstance(judge, type) else judge
     named = found if inspect.isroutine(found) else type(found)
     if hasattr(found, "name") and named.__module__.startswith("text2grad."):
