@@ -1,5 +1,8 @@
 """TRL's own trainers with our feedback inside: a few real steps on a tiny model."""
 
+import inspect
+from textwrap import dedent
+
 import pytest
 import torch
 from datasets import Dataset
@@ -125,6 +128,24 @@ def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path
     with pytest.raises(InputError, match=r"GRPOTrainer\._compute_loss has changed.*install trl==.*verdict_reward"):
         args = settings(tmp_path)
         TokenGRPOTrainer(model(), critic=first_half, args=args, train_dataset=ROWS, processing_class=tokenizer())
+
+
+def test_options_reach_the_critic(tmp_path):
+    class Sized:
+        def __init__(self, batch_size=8):
+            self.batch_size = batch_size
+
+        def __call__(self, prompt, response):
+            return Feedback("c", score=self.batch_size / 10)
+
+    assert verdict_reward(Sized, batch_size=3)(["x"], ["abc"]) == [0.3]
+    file = tmp_path / "own.py"
+    file.write_text(f"from text2grad.feedback import Feedback\n{dedent(inspect.getsource(Sized))}")
+    trainer = TokenGRPOTrainer(
+        model(), critic=f"{file}:Sized", critic_options={"batch_size": 3}, args=settings(tmp_path),
+        train_dataset=ROWS, processing_class=tokenizer(),
+    )  # fmt: skip
+    assert trainer.token_judge.critic.function.batch_size == 3
 
 
 def test_the_verdict_is_a_reward_function_of_trls_own_trainer(tmp_path):
