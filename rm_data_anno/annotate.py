@@ -148,7 +148,7 @@ class _Annotation:
         self.cache = self.client.cache if self.client else None
         self.stopped = ""  # why batches ended early
         alone = self.chat or (getattr(critic, "by_item", False) and not task.has_unit_tests)
-        self.workers, self.batch_size = 0, 1 if alone else 8
+        self.workers, self.batch_size = getattr(critic, "concurrency", 0), 1 if alone else 8  # of a served critic
         if isinstance(critic, CodeCritic):  # tests that hang hold up their own record alone
             self.workers, self.batch_size = os.cpu_count() or 1, 1
         self._pool = ThreadPoolExecutor(os.cpu_count())  # for what runs on this machine

@@ -2,16 +2,21 @@
 
 import json
 import re
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from rm_data_anno import fidelity
+from rm_data_anno.annotate import AnnotateConfig
+from rm_data_anno.annotate import annotate as annotate_file
 from rm_data_anno.rollouts import rollout_records
 from rm_data_anno.validation import supported, validate
 from tests.processes import ROOT, run_forked
 from text2grad.critics import load_critic
+from text2grad.critics.asking import feedback_on
+from text2grad.critics.served import ServedCritic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import Records, load_records, save_records
@@ -95,6 +100,27 @@ def test_tests_that_hang_hold_up_their_own_record_alone(tmp_path):
     assert [row["question_id"] for row in json.loads((tmp_path / "out.json").read_text())] == [
         f"q{n}" for n in range(6)
     ]
+
+
+def test_a_served_critic_is_asked_several_times_at_once(tmp_path, monkeypatch):
+    both = threading.Barrier(2)
+
+    def send(self, path, body):
+        if path == "/health":
+            return {"task": "slf5k", "critic": "judge"}
+        both.wait(30)
+        return {"items": [{"critique": "c", "good": [], "poor": []} for _ in body["items"]]}
+
+    monkeypatch.setattr(ServedCritic, "_send", send)
+    records = {f"t{n}": {"post": POST, "generated_summary": f"{n} cakes."} for n in range(16)}
+    config = AnnotateConfig(
+        data_path=str(write(tmp_path / "in.json", records)), critic="served:http://localhost:1",
+        output_path=str(tmp_path / "out.json"),
+    )  # fmt: skip
+    annotate_file("slf5k", config)
+    assert len(json.loads((tmp_path / "out.json").read_text())) == 16
+    critic = load_critic(config.critic, "slf5k")
+    assert len(feedback_on(critic, records, TASK, tmp_path / "journal.jsonl").results) == 16
 
 
 def test_validation_keeps_exact_quotes_only():

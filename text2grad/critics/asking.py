@@ -80,7 +80,7 @@ def feedback_on(
         journal=journal,
         settings={"critic": critic.name, **version_of(critic), "task": task.name},
         batch_size=1 if client else batch_size,
-        workers=client.concurrency if client else 0,
+        workers=getattr(client or critic, "concurrency", 0),  # of an endpoint, or of a served critic
         retry_failed=retry_failed,
         result_type=dict,
         description=description,
