@@ -153,6 +153,7 @@ def test_the_critique_cites_the_assertion(found):
         ("```bash\npip install x\n```\n```py\nx = 1\n```\n", "x = 1\n"),
         ("```\nx = 1\n```\n```text\n1\n```\n", "x = 1\n"),
         ("```Python3 title='a'\nx = 1\n```\n```python\ny = 2\n```", "x = 1\n\ny = 2\n"),
+        ("Run it:\n```python3.11\nx = 1\n```\n", "x = 1\n"),
         ("x = 1\n```output\n1\n```\ny = 2\n", "x = 1\n\n\ny = 2\n"),
         ("```java\nint x;\n```", "```java\nint x;\n```"),
         ("Run it:\r\n```python\r\nx = 1\r\n```\r\nIt is 1.\r\n", "x = 1\r\n"),

@@ -13,7 +13,7 @@ from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task,
 _FENCE = re.compile(
     r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)[^\n`]*+\n(.*?)(?:^[ \t]*+\1[ \t\r]*+$|\Z)", re.DOTALL | re.MULTILINE
 )
-_PYTHON = {"python", "py", "python3", "py3", "python2", "pycon", "ipython"}
+_PYTHON = re.compile(r"(?:python|py)[\d.]*|pycon|ipython", re.IGNORECASE)  # with or without a version
 
 
 class KodCode(Task):
@@ -57,7 +57,7 @@ class KodCode(Task):
         A response without either is code as a whole, save blocks of other languages and of output.
         """
         blocks = list(_FENCE.finditer(response))
-        python = [match.span(3) for match in blocks if match[2].lower() in _PYTHON]
+        python = [match.span(3) for match in blocks if _PYTHON.fullmatch(match[2])]
         if code := python or [match.span(3) for match in blocks if not match[2]]:
             return code
         edges = [0, *(edge for match in blocks for edge in match.span()), len(response)]
