@@ -1,9 +1,11 @@
 """The client of OpenAI-compatible endpoints, against a server that misbehaves as told."""
 
+import io
 import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -336,6 +338,24 @@ def test_a_signal_stops_a_policys_requests():
         with handling(lambda number: None):
             os.kill(os.getpid(), signal.SIGTERM)
         assert isinstance(result.exception(timeout=2), StopRunError)
+
+
+def test_a_signal_may_come_while_the_progress_bar_is_written(monkeypatch, capfd):
+    signals = [signal.SIGTERM]
+
+    class Interrupted(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, data):
+            while signals:
+                os.kill(os.getpid(), signals.pop())
+            return len(data)
+
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(Interrupted()), line_buffering=True))
+    with handling(lambda number: None), ChatClient("http://localhost:1/v1", "m").interruptible():
+        print("50%", file=sys.stderr)
+    assert "waiting for requests in flight" in capfd.readouterr().err
 
 
 def test_a_server_that_asks_for_hours_ends_the_run():

@@ -11,10 +11,9 @@ import logging
 import os
 import random
 import re
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -295,7 +294,8 @@ class ChatClient:
 
         def stop() -> None:
             self.stop()
-            print("\nwaiting for requests in flight; Ctrl-C again quits at once", file=sys.stderr)
+            with suppress(OSError):  # not print: the signal may have come inside a write to the same stream
+                os.write(2, b"\nwaiting for requests in flight; Ctrl-C again quits at once\n")
 
         with when_interrupted(stop):
             yield
