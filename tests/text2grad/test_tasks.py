@@ -108,6 +108,9 @@ def test_own_prompts_come_before_the_general_ones(tmp_path):
     asking.write_text("Answer ${promt}")
     with pytest.raises(InputError, match=r"policy.txt: lacks \$\{prompt\}"):
         task.messages("Hello")
+    asking.write_text("${prompt} ${title}")
+    with pytest.raises(InputError, match=r"policy.txt: names \$\{title\}; it may name \$\{prompt\}"):
+        task.messages("Hello")
 
 
 def test_a_task_with_other_fields_needs_prompts_of_its_own(tmp_path):

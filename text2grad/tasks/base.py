@@ -154,8 +154,10 @@ class Task(ABC):
             template = Template(self.place("policy").read_text(encoding="utf-8-sig").strip())
         except FileNotFoundError:
             template = Template("${prompt}")
-        if "prompt" not in template.get_identifiers():
+        if "prompt" not in (names := set(template.get_identifiers())):
             raise InputError(f"{self.place('policy')}: lacks ${{prompt}}; put it where that text belongs")
+        if unknown := sorted(names - {"prompt"}):
+            raise InputError(f"{self.place('policy')}: names ${{{unknown[0]}}}; it may name ${{prompt}} ($$ writes $)")
         return [{"role": "user", "content": template.safe_substitute(prompt=prompt.strip())}]
 
     def prompt_fields(self, record: Record) -> dict[str, str]:
