@@ -1,9 +1,10 @@
 """TRL's SFTTrainer, but on a CPU it scores only the positions that have a loss."""
 
 import torch
+from torch.nn.functional import cross_entropy
 from trl import SFTTrainer
 
-from text2grad.critics.reward_model.examples import NO_LOSS, score_feedback
+from text2grad.critics.reward_model.examples import NO_LOSS
 
 
 class RewardTrainer(SFTTrainer):
@@ -23,7 +24,17 @@ class RewardTrainer(SFTTrainer):
         plain = self.args.loss_type == "nll" and self.label_smoother is None and not self.args.packing
         if return_outputs or not plain or (self.args.device.type == "cuda" and not shared):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        loss, logits, labels = score_feedback(model, inputs)
+        labels = inputs["labels"][:, 1:]  # the token that each position predicts
+        columns = (labels != NO_LOSS).any(dim=0).nonzero().squeeze(1)
+        outputs = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            position_ids=inputs.get("position_ids"),  # where a row holds several responses
+            use_cache=False,
+            logits_to_keep=columns,
+        )
+        logits, labels = outputs.logits.float(), labels[:, columns]
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
         known = labels != NO_LOSS
         self._record("train" if model.training else "eval", logits.detach(), labels, known)
         if num_items_in_batch is None:

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackError
 from text2grad.records import Records, load_records
 from text2grad.tasks import Record, Task
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NO_LOSS = -100
 """The label of a token that is read and not learnt."""
@@ -104,42 +100,3 @@ def target(record: Record, task: Task) -> str:
     feedback = task.feedback(record)
     assert feedback is not None
     return task.render_feedback(feedback)
-
-
-class ScoredFeedback(NamedTuple):
-    """What a model thinks of feedback that it is to learn.
-
-    Attributes:
-        loss: the cross-entropy of z, summed over its tokens.
-        scores: of the vocabulary, in float32, ``[B, C, V]``; C is the number of columns with a label.
-        labels: ``[B, C]``.
-    """
-
-    loss: Tensor
-    scores: Tensor
-    labels: Tensor
-
-
-def score_feedback(model: Any, inputs: Mapping[str, Any]) -> ScoredFeedback:
-    """The loss of z by teacher forcing.
-
-    Only the columns in which some row of the batch has a label go through the vocabulary head: scoring every position,
-    prompt included, takes longer than all layers of a small model together.
-
-    Args:
-        inputs: ``input_ids``, ``attention_mask`` and ``labels``, ``[B, L]``; ``position_ids`` where rows need them.
-    """
-    from torch.nn.functional import cross_entropy
-
-    labels = inputs["labels"][:, 1:]  # the token that each position predicts
-    columns = (labels != NO_LOSS).any(dim=0).nonzero().squeeze(1)
-    outputs = model(
-        input_ids=inputs["input_ids"],
-        attention_mask=inputs["attention_mask"],
-        position_ids=inputs.get("position_ids"),
-        use_cache=False,
-        logits_to_keep=columns,
-    )
-    scores, labels = outputs.logits.float(), labels[:, columns]
-    loss = cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=NO_LOSS, reduction="sum")
-    return ScoredFeedback(loss, scores, labels)
