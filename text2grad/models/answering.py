@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from text2grad.configs import setting
 from text2grad.endpoints.settings import Endpoint
@@ -73,23 +73,6 @@ class PolicyAnswer:
 
 PolicyAnswers = list[PolicyAnswer | Exception]
 """One answer for each chat, in order, or the exception for a chat that failed."""
-
-
-class Policy(Protocol):
-    """Answers chats. ``identity`` is what must be equal for two answers to come from one policy."""
-
-    name: str
-    identity: str
-    batch_size: int
-    workers: int
-
-    def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> PolicyAnswers:
-        """One reply per chat, in order; a chat that failed gives its exception. ``ids`` seed the sampling."""
-        ...
-
-    def length(self, chat: Chat) -> int:
-        """Tokens of the chat (an estimate where the tokenizer is out of reach), to batch by."""
-        ...
 
 
 def load_policy(config: AnsweringConfig) -> Policy:
@@ -239,6 +222,11 @@ class ServedPolicy:
         usage = answer.usage
         written, read = (None, None) if usage.uncounted else (usage.completion_tokens, usage.prompt_tokens)
         return PolicyAnswer(answer.text, written, read, finished=answer.finish_reason == "stop")
+
+
+Policy = LocalPolicy | ServedPolicy
+"""Answers chats, in order; ``ids`` seed the sampling. ``identity`` is what must be equal for two answers to come from
+one policy."""
 
 
 def _seed(seed: int, answer_id: str) -> int:
