@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from text2grad.tasks import Interval, Record, Task, register
+from text2grad.tasks import Interval, Record, Task, register, text_field
 
 NAMES = (
     "Anna", "Boris", "Carla", "Dario", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luca", "Marta",
@@ -71,7 +71,7 @@ class Profiles(Task):
         return "\n".join(f"{note}: {value}" for note, value in {"Name": record["name"], **record["notes"]}.items())
 
     def response(self, record: Record) -> str:
-        return record["response"]
+        return text_field(record, "response")
 
     def with_response(self, record: Record, response: str) -> Record:
         return {**record, "response": response}

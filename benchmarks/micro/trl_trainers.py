@@ -12,11 +12,11 @@ from benchmarks.micro.protocol import HeldOutEvaluation, Protocol
 from benchmarks.micro.task import PROFILES
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import EMPTY_REWARD
-from text2grad.critics import Critic, Feedback, FeedbackError
+from text2grad.critics import Critic, FeedbackError
+from text2grad.integrations.core import TokenJudge
 from text2grad.models import load_model, load_tokenizer
 from text2grad.records import load_json
 from text2grad.tasks import Record, Task
-from text2grad.token_rewards import token_rewards
 
 GENERATIONS = 4
 """Responses to each prompt of a step: a group."""
@@ -58,23 +58,17 @@ class SummedDeltas:
     __name__ = "summed_deltas"
 
     def __init__(self, critic: Critic, task: Task, records: Mapping[str, Record], tokenizer: PreTrainedTokenizerBase):
-        self.critic, self.task, self.records, self.tokenizer = critic, task, records, tokenizer
+        self.judge, self.records = TokenJudge(critic, task, tokenizer, empty_reward=EMPTY_REWARD), records
         self.rows = [{"prompt": task.messages(task.prompt(record)), "id": key} for key, record in records.items()]
         self.lengths: set[int] = set()
 
-    def __call__(self, completions: list, completion_ids: list[list[int]], id: list[str], **_: Any) -> list[float]:
-        texts = [completion[0]["content"] for completion in completions]
-        chosen = [self.task.with_response(self.records[key], text) for key, text in zip(id, texts, strict=True)]
-        replies = self.critic([self.task.prompt(record) for record in chosen], texts, chosen)
+    def __call__(self, completion_ids: list[list[int]], id: list[str], **_: Any) -> list[float]:
         self.lengths.update(map(len, completion_ids))
-        return [self._reward(*each) for each in zip(completion_ids, texts, replies, strict=True)]
-
-    def _reward(self, ids: list[int], text: str, reply: Feedback | FeedbackError) -> float:
-        if not text.strip():
-            return EMPTY_REWARD
-        if isinstance(reply, FeedbackError):
-            raise reply
-        return float(sum(token_rewards(ids, self.tokenizer, reply, self.task).values))
+        records = [self.records[key] for key in id]
+        judged = self.judge([self.judge.task.prompt(record) for record in records], completion_ids, records)
+        if failed := [each.error for each in judged if each.failed]:
+            raise FeedbackError(failed[0])
+        return [float(sum(each.rewards)) for each in judged]
 
 
 class Examine(TrainerCallback):
