@@ -22,7 +22,7 @@ from nl_gradient_policy_optimization.devices import check_fsdp, check_sharding, 
 from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.observers.audit import Audit, AuditedRewards
 from nl_gradient_policy_optimization.observers.base import Observer
-from nl_gradient_policy_optimization.observers.metrics import Ledger, Metrics
+from nl_gradient_policy_optimization.observers.metrics import Metrics
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, encode_prompt
@@ -126,7 +126,7 @@ def prepare(
     accelerator.wait_for_everyone()  # all have read run.json before one of them writes it
     rewards = config.algorithm.wrap(rewards, task, config)
     about.setdefault("critic_name", redacted(rewards.name))
-    observers: list[Observer] = [Metrics(), Ledger()]
+    observers: list[Observer] = [Metrics()]
     if config.audit_critic:
         asked = trusted_settings(config)
         trusted = make_critic(asked, task, accelerator, "audit_replies", files)

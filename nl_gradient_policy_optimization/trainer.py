@@ -211,6 +211,7 @@ class NLGradientTrainer:
         metrics: dict[str, float] = {"step": step, **updates, "kl/coef": self.kl.coef, **self.algorithm.figures(batch)}
         for observer in self.observers:
             metrics |= observer.figures(batch)
+        metrics |= self.costs.ledger(self.reduce)
         metrics |= {f"seconds/{phase}": spent for phase, spent in self.costs.seconds.items()}
         metrics["rollouts"] = self.rollout_count
         self.kl.update(metrics[f"kl/{self.config.kl}"], responses)
@@ -240,9 +241,8 @@ class NLGradientTrainer:
             "config": redacted(self.config.flat()),
             "processes": self.accelerator.num_processes,
             "rows": {log.path.name: log.count for log in (self.metrics_log, self.rollout_log)},
+            "ledger": self.costs.spent,
         }
-        for observer in self.observers:
-            state |= observer.state()
         with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(learner.scorer)) as folder:
             weights.save_policy(self.accelerator, learner.model, learner.optimizer, folder)
             if self.accelerator.is_main_process:
@@ -283,8 +283,7 @@ class NLGradientTrainer:
             if learner.value_function:
                 learner.value_function.load(folder)
             self.algorithm.load(folder)
-            for observer in self.observers:
-                observer.load(state)
+            self.costs.spent |= state.get("ledger", {})
             changed = changed_at(load_json(self.run / RUN_FILE), state["step"] + 1)  # rollouts ahead are of before
             if self.config.rollouts_ahead and not changed and (folder / self.ahead_file).exists():
                 self.ahead = self.collector.load_ahead(folder / self.ahead_file)

@@ -1,1 +1,1 @@
-"""What watches a run without being part of algorithm 4: metrics, costs, audits."""
+"""What watches a run without being part of algorithm 4: metrics, audits."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nl_gradient_policy_optimization.batch import Batch
 
@@ -26,12 +25,3 @@ class Observer:
     def stop_reason(self) -> str:
         """Why the run should end after ``run.judged_rows()``; empty: it should not. The main process calls it."""
         return ""
-
-    # Checkpoints
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint's ``state.json`` keeps."""
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse; every rank calls it."""

@@ -1,4 +1,4 @@
-"""The figures of a step, and what a run has spent."""
+"""The figures of a step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,6 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.observers.base import Observer
 from nl_gradient_policy_optimization.sampling import sampler_difference
 from text2grad.advantages import Reduce, explained_variance
-
-SPENT = ("critiques", "forward_tokens", "backward_tokens", "seconds")
 
 
 class Metrics(Observer):
@@ -25,32 +23,6 @@ class Metrics(Observer):
         limit, kl = self.run.config.kl_limit, f"kl/{self.run.config.kl}"
         above = limit and any(row.get(kl, 0) > limit for row in self.run.judged_rows()[-1:])
         return f"a response's KL to the reference is above --kl_limit {limit}" if above else ""
-
-
-class Ledger(Observer):
-    """Sums over all steps and ranks, as metrics ``ledger/…``: methods can be compared at equal cost.
-
-    ``critiques``: responses that a critic was asked about. ``forward_tokens``, ``backward_tokens``: tokens, prompts
-    included, that went through the policy, its reference or its teacher, and tokens that a gradient went back through.
-    A critic's own tokens are not in them. ``seconds``: of all phases of the steps, on the slowest rank's clock where
-    ranks wait for each other.
-    """
-
-    def __init__(self) -> None:
-        self.spent = dict.fromkeys(SPENT, 0.0)
-
-    def figures(self, batch: Batch) -> dict[str, float]:
-        step = torch.tensor([self.run.costs.counted[name] for name in SPENT[:-1]], dtype=torch.float64)
-        for name, value in zip(SPENT[:-1], self.run.reduce(step).tolist(), strict=True):
-            self.spent[name] += value
-        self.spent["seconds"] += sum(self.run.costs.seconds.values())
-        return {f"ledger/{name}": value for name, value in self.spent.items()}
-
-    def state(self) -> dict[str, Any]:
-        return {"ledger": self.spent}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.spent |= state.get("ledger", {})
 
 
 def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:
