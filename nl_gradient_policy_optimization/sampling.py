@@ -81,7 +81,6 @@ class TransformersSampler:
         with (
             gathered(self.wrapped, list(self.model.parameters()), free_running=True),
             _own_settings(base, self.settings),
-            _without_checkpointing(base),
         ):
             size = self.batch_size or len(prompts)
             for start in range(0, len(prompts), size):
@@ -153,16 +152,3 @@ def _own_settings(base: Any, settings: GenerationConfig) -> Iterator[None]:
         yield
     finally:
         base.generation_config = before
-
-
-@contextmanager
-def _without_checkpointing(base: Any) -> Iterator[None]:
-    """Gradient checkpointing forbids the key-value cache."""
-    if not base.is_activation_checkpointing:
-        yield
-        return
-    base.activation_checkpointing_disable()
-    try:
-        yield
-    finally:
-        base.activation_checkpointing_enable({"use_reentrant": False})

@@ -120,6 +120,20 @@ def test_rollouts_come_with_the_log_probabilities_that_the_trainer_scores(tmp_pa
     torch.testing.assert_close(batch.sampler_logprobs, batch.old_logprobs, atol=2e-5, rtol=1e-5)
 
 
+def test_gradient_checkpointing_changes_no_response(tmp_path):
+    """After an update, too: the policy is then in training mode, where checkpointing forbids the key-value cache."""
+    sampled = []
+    for checkpointing in (False, True):
+        config = tiny_config(tmp_path, generation="transformers", gradient_checkpointing=checkpointing)
+        trainer = prepare("slf5k", config, ScriptedRewards())
+        trainer.learner.scorer.train()
+        trainer.collector.seed(1)
+        (rollouts,) = trainer.collector.sample([*trainer.collector.records])
+        sampled.append([rollout.response_ids for rollout in rollouts])
+        assert trainer.learner.scorer.base.is_activation_checkpointing == checkpointing
+    assert sampled[0] == sampled[1]
+
+
 # Servers that speak vLLM's protocol: newest weights, absences, refusals, resumption
 
 
