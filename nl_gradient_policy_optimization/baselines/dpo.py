@@ -11,7 +11,7 @@ from typing import Any
 
 from trl import DPOConfig, DPOTrainer
 
-from nl_gradient_policy_optimization.baselines.finetuning import Encoded, PolicyTuning, fine_tune
+from nl_gradient_policy_optimization.baselines.finetuning import PolicyTuning, Row, fine_tune
 from nl_gradient_policy_optimization.baselines.pairs import load_pairs
 from nl_gradient_policy_optimization.export import evaluation_command
 from text2grad.configs import parse
@@ -32,9 +32,8 @@ class PairTrainer(DPOTrainer):
         return dataset
 
 
-def example(encoded: Encoded) -> dict[str, list[int]]:
-    chosen, rejected = encoded.answers
-    return {"prompt_ids": encoded.prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+def example(prompt: list[int], chosen: list[int], rejected: list[int]) -> Row:
+    return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
 
 
 def train(config: DPOSettings) -> None:

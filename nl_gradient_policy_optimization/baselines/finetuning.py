@@ -107,39 +107,33 @@ class PolicyTuning(FineTuning):
         return {"model": model, "peft_config": None if is_adapter(self.model) else self.adapter()}
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A prompt as the policy's sampler sees it, and answers to it with their end token."""
-
-    prompt: list[int]
-    answers: list[list[int]]
-
-
 Items = Mapping[str, tuple[str, Sequence[str]]]
 """``(x, answers)`` by id."""
+Row = dict[str, list[int]]
+"""What a trainer learns from, token ids by the names that it has for them."""
 
 
-def encode(items: Items, task: Task, tokenizer: PreTrainedTokenizerBase, config: FineTuning) -> dict[str, Encoded]:
-    """Prompts and answers as token ids, without those that are too long."""
-    encoded = {}
+def encode(
+    items: Items, task: Task, tokenizer: PreTrainedTokenizerBase, example: Callable[..., Row], config: FineTuning
+) -> dict[str, Row]:
+    """Rows by id, without those whose prompt or answers are too long."""
+    rows = {}
     for key, (prompt, answers) in items.items():
-        made = Encoded(encode_prompt(prompt, task, tokenizer), [completion_ids(tokenizer, text) for text in answers])
-        longest = max(map(len, made.answers))
-        if len(made.prompt) <= config.max_prompt_tokens and longest <= config.max_new_tokens:
-            encoded[key] = made
-    if not encoded:
+        prompt_ids = encode_prompt(prompt, task, tokenizer)  # as the policy's sampler sees it
+        answer_ids = [completion_ids(tokenizer, text) for text in answers]
+        if len(prompt_ids) <= config.max_prompt_tokens and max(map(len, answer_ids)) <= config.max_new_tokens:
+            rows[key] = example(prompt_ids, *answer_ids)
+    if not rows:
         raise InputError(
             f"{config.data_path}: everything is longer than --max_prompt_tokens {config.max_prompt_tokens} or "
             f"--max_new_tokens {config.max_new_tokens}; raise them"
         )
-    if len(encoded) < len(items) and config.process_index == 0:
-        print(f"{len(items) - len(encoded)} of {len(items)} examples are too long: left out")
-    return encoded
+    if len(rows) < len(items) and config.process_index == 0:
+        print(f"{len(items) - len(rows)} of {len(items)} examples are too long: left out")
+    return rows
 
 
-def split(
-    items: Items, encoded: Mapping[str, Encoded], example: Callable[[Encoded], dict[str, list[int]]], config: FineTuning
-) -> tuple[Dataset, Dataset | None]:
+def split(items: Items, rows: Mapping[str, Row], config: FineTuning) -> tuple[Dataset, Dataset | None]:
     """Training and validation data (None where nothing is held out).
 
     Whole prompts are held out, chosen by a hash of their text and the seed alone; never all of them.
@@ -148,11 +142,11 @@ def split(
     def place(key: str) -> float:
         return int(hashlib.sha256(f"{config.seed}\0{items[key][0]}".encode()).hexdigest()[:8], 16) / 16**8
 
-    held = {key for key in encoded if place(key) < config.validation_share}
-    if len(held) == len(encoded):
+    held = {key for key in rows if place(key) < config.validation_share}
+    if len(held) == len(rows):
         held = set()
-    training = Dataset.from_list([example(item) for key, item in encoded.items() if key not in held])
-    validation = [example(item) for key, item in encoded.items() if key in held]
+    training = Dataset.from_list([row for key, row in rows.items() if key not in held])
+    validation = [row for key, row in rows.items() if key in held]
     return training, Dataset.from_list(validation) if held else None
 
 
@@ -160,7 +154,7 @@ def fine_tune(
     config: FineTuning,
     method: str,
     items: Items,
-    example: Callable[[Encoded], dict[str, list[int]]],
+    example: Callable[..., Row],
     make: Callable[..., Trainer],
     following: str,
     describe: Callable[[Trainer, Dataset, dict[str, float]], None] = lambda *_: None,
@@ -170,7 +164,7 @@ def fine_tune(
     ``run.json`` there says what was begun, and ``result.json`` that it is complete.
 
     Args:
-        example: a row of the trainer's data.
+        example: a row of the trainer's data, from the ids of a prompt and of each answer, which end with the end token.
         make: the trainer, from the arguments that all of TRL's take.
         following: the command that uses the result, from the repository's root.
         describe: writes what else the result needs, after training.
@@ -192,7 +186,7 @@ def fine_tune(
             print(f"{folder}: this training has finished; delete the folder to train again")
             return
         tokenizer = load_tokenizer(config.model)
-        training, validation = split(items, encode(items, task, tokenizer, config), example, config)
+        training, validation = split(items, encode(items, task, tokenizer, example, config), config)
         trainer = make(args=config, train_dataset=training, eval_dataset=validation, processing_class=tokenizer)
         measures = run(trainer, config)
         describe(trainer, training, measures)

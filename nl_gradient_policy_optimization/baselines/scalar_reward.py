@@ -16,7 +16,7 @@ from transformers import set_seed
 from trl import RewardConfig, RewardTrainer
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
-from nl_gradient_policy_optimization.baselines.finetuning import Encoded, FineTuning, fine_tune
+from nl_gradient_policy_optimization.baselines.finetuning import FineTuning, Row, fine_tune
 from nl_gradient_policy_optimization.baselines.pairs import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescription, ScalarModel, load_classifier
 from text2grad.configs import parse
@@ -29,9 +29,8 @@ class ScalarRewardSettings(FineTuning, RewardConfig):
     """Settings of the scalar reward model."""
 
 
-def example(encoded: Encoded) -> dict[str, list[int]]:
-    chosen, rejected = encoded.answers
-    return {"chosen_ids": encoded.prompt + chosen, "rejected_ids": encoded.prompt + rejected}
+def example(prompt: list[int], chosen: list[int], rejected: list[int]) -> Row:
+    return {"chosen_ids": prompt + chosen, "rejected_ids": prompt + rejected}
 
 
 def train(config: ScalarRewardSettings) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from trl import SFTConfig, SFTTrainer
 
-from nl_gradient_policy_optimization.baselines.finetuning import Encoded, PolicyTuning, fine_tune
+from nl_gradient_policy_optimization.baselines.finetuning import PolicyTuning, Row, fine_tune
 from nl_gradient_policy_optimization.baselines.pairs import cut_off
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
@@ -58,10 +58,9 @@ def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple
     return chosen
 
 
-def example(encoded: Encoded) -> dict[str, list[int]]:
+def example(prompt: list[int], answer: list[int]) -> Row:
     """[prompt; answer], the loss on the answer alone."""
-    answer = encoded.answers[0]
-    return {"input_ids": encoded.prompt + answer, "labels": [-100] * len(encoded.prompt) + answer}
+    return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}
 
 
 def train(config: SFTSettings) -> None:
