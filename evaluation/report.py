@@ -2,8 +2,7 @@
 
     python evaluation/report.py RUN_DIR... --results base.result.json text2grad.result.json --output_path report.html
 
-The page opens without a network. The same figures are written next to it as JSON; ``--figures DIR`` writes each chart
-as SVG.
+The page opens without a network. The same figures are written next to it as JSON.
 """
 
 import argparse
@@ -13,7 +12,7 @@ from pathlib import Path
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.packs import packs
-from evaluation.reporting.page import html, write_charts
+from evaluation.reporting.page import html
 from evaluation.reporting.runs import load_runs
 from text2grad import configs
 from text2grad.errors import InputError, command
@@ -34,7 +33,6 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--annotation", nargs="+", default=[], metavar="FILE", help="stage 1's .report.json files")
     parser.add_argument("--reward_model", nargs="+", default=[], metavar="FILE", help="stage 2's metrics files")
     parser.add_argument("--task", nargs="+", default=[], metavar="FILE.py", help="the files of your own tasks")
-    parser.add_argument("--figures", metavar="DIR", help="also write each chart there as SVG")
     parser.add_argument(
         "--max_rollouts", type=int, default=50_000, help="responses in the page; more are thinned by whole steps"
     )
@@ -63,8 +61,6 @@ def main(given: Sequence[str] | None = None) -> None:
     save_text(output, page)
     size = f"{output.stat().st_size / 1e6:.1f} MB"
     print(f"report -> {output} ({size}) and {output.stem}.json; open the page in a browser")
-    if args.figures:
-        print(f"{args.figures}: {write_charts(report, args.figures)} charts as SVG")
 
 
 if __name__ == "__main__":

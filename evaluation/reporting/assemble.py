@@ -89,7 +89,7 @@ def _training(task: str, members: list[Variant], slots: dict[str, int]) -> dict[
                 ends.setdefault(name, {})[variant.label] = training.ends(variant, name)
         if lines:
             words = wording(name)
-            about = {"id": f"{task}-{name}".replace("/", "-"), "name": name, "title": words.label, "says": words.says}
+            about = {"name": name, "title": words.label, "says": words.says}
             chart = {**about, "style": words.style, "main": words.main, "lines": lines}
             charts.append({**chart, "constant": is_constant(chart)})
     return {"task": task, "variants": [variant.label for variant in members], "charts": charts, "ends": ends}
@@ -116,7 +116,7 @@ def _win_rates(report: dict[str, Any]) -> list[dict[str, Any]]:
                 line |= {"mean": [rate["value"] for rate in rates], "low": [rate["low"] for rate in rates]}
                 lines.append({**line, "high": [rate["high"] for rate in rates], "seeds": 1, "window": 1})
         if lines:
-            about = {"id": f"{task}-win-rate", "name": "win_rate", "title": f"Win rate over training, {task}"}
+            about = {"name": "win_rate", "title": f"Win rate over training, {task}"}
             about |= {"style": "share", "task": task, "says": "Bands are 95 % intervals over prompts."}
             charts.append({**about, "main": True, "lines": lines})
     return charts

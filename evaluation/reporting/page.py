@@ -13,7 +13,6 @@ from markupsafe import Markup
 from evaluation.reporting import charts
 from evaluation.reporting.opening import pieces
 from evaluation.reporting.wording import method_name, show, show_change, show_interval, show_p, system_name, wording
-from text2grad.records import save_text
 from text2grad.statistics import RESAMPLES
 from text2grad.tasks import get_task
 
@@ -59,14 +58,6 @@ def html(report: dict[str, Any], packs: dict[str, str]) -> str:
         draw=lambda chart: quote(charts.line_chart(chart), safe=" !$*+,-./:;=?@[]^_{|}~"),  # shorter than base64
         pieces=pieces,
     )
-
-
-def write_charts(report: dict[str, Any], folder: str | Path) -> int:
-    """Write every chart of the page to ``folder`` as SVG; returns how many."""
-    drawn = [chart for section in report["training"] for chart in section["charts"]] + report["win_rates"]
-    for chart in drawn:
-        save_text(Path(folder) / f"{chart['id']}.svg", charts.line_chart(chart))
-    return len(drawn)
 
 
 def smoothing(section: dict[str, Any]) -> str:

@@ -112,7 +112,7 @@ def test_settings_that_changed_on_the_way_are_told(tmp_path):
 def test_hostile_text_stays_text(tmp_path):
     run, result = write_hostile(tmp_path)
     output = tmp_path / "report.html"
-    main([str(run), "--results", str(result), "--output_path", str(output), "--figures", f"{tmp_path}/f"])
+    main([str(run), "--results", str(result), "--output_path", str(output)])
     page = output.read_text()
     assert "&lt;img src=x onerror=window.pwned=1&gt;" in page
     assert "<img src=x" not in page and "<script>window" not in page and "<b>run" not in page
