@@ -4,8 +4,8 @@ Token advantages say where in a response something is good or bad; response adva
 summed over tokens mixes the two: praise pays for every further token, and blame charges for it.
 
 Unless it says ``[B]``, a tensor is ``[B, T]``: rollouts by response tokens, padded on the right; ``mask`` is 1 on
-response tokens, 0 on padding and on what a tool wrote in between. Whatever is there never reaches a result. Pure
-functions: no model, no state.
+response tokens, 0 on padding and on what a tool wrote in between. Whatever is there never reaches a result. Rows
+i·group_size … (i+1)·group_size − 1 answer the same prompt. Pure functions: no model, no state.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,11 +94,7 @@ def group_advantages(rewards: Tensor, mask: Tensor, group_size: int, discount: f
 
 
 def group_tokens(values: Tensor, mask: Tensor, group_size: int, eps: float = 1e-4) -> Tensor:
-    """(v − mean) / (standard deviation + eps) over all response tokens of the responses to one prompt.
-
-    Args:
-        values: rows i·group_size … (i+1)·group_size − 1 answer the same prompt.
-    """
+    """(v − mean) / (standard deviation + eps) over all response tokens of the responses to one prompt."""
     if values.shape[0] % group_size:
         raise ValueError(f"{values.shape[0]} rollouts are not whole groups of {group_size}")
     as_one = (-1, group_size * values.shape[1])
@@ -131,8 +127,7 @@ def leave_one_out(scores: Tensor, counts: Tensor, group_size: int = 1, reduce: R
     Args:
         scores: R, ``[B]``.
         counts: ``[B]``, 1 for responses that have feedback; the others get 0 and are nobody's baseline.
-        group_size: rows i·group_size … (i+1)·group_size − 1 answer the same prompt. 1: each prompt has one response,
-            and all responses of the step, over all ranks, are one group.
+        group_size: 1: each prompt has one response, and all responses of the step, over all ranks, are one group.
     """
     chosen, counts = _chosen(scores, counts), counts.to(scores.dtype)
     totals = _group_sums(torch.stack([chosen, counts]), group_size, reduce)
@@ -196,9 +191,6 @@ def leave_one_out_tokens(deltas: Tensor, mask: Tensor, group_size: int) -> Tenso
 
     So a further token earns what it is better than a usual one, and praise alone no longer pays for length.
     Source: PURE, arXiv 2504.15275.
-
-    Args:
-        group_size: rows i·group_size … (i+1)·group_size − 1 answer the same prompt.
     """
     chosen = _chosen(deltas, mask)
     own = torch.stack([chosen.sum(1), mask.sum(1).to(chosen.dtype)])
