@@ -14,9 +14,10 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.schedule import total_steps
 from text2grad.critics import Critic, version_of
 from text2grad.errors import InputError
-from text2grad.journal.run_folder import FREE, changes_of, check_fixed, lasting_name, settings_at
+from text2grad.journal import run_folder
+from text2grad.journal.run_folder import FREE, Settings, lasting_name
 from text2grad.models import weights_fingerprint
-from text2grad.records import check_same_settings, fingerprint, load_json
+from text2grad.records import fingerprint, load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
@@ -85,21 +86,18 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
         InputError: settings differ that decide the result, and ``--allow_changed`` was not given; or the file's are of
             other types than were written.
     """
+
+    def compared(last: Settings, wanted: Settings) -> tuple[Settings, Settings]:
+        then, here = ({name: value for name, value in each.items() if name not in _LENGTH} for each in (last, wanted))
+        before, after = (_steps(each, now, ranks) for each in (last, wanted))
+        return (then | {"steps": before}, here | {"steps": after}) if after < before else (then, here)
+
     try:
         begun = _read(path)
         own, wanted, changes = _settings(begun), _settings(now), begun.get("changes", [])
-        last, applied = (settings_at(own, changes, step) for step in (None, finished))
-        if now["config"]["allow_changed"]:
-            check_fixed(path.parent, applied, wanted, _FIXED if finished else ())
-        elif wanted != applied:
-            remedy = "choose another --output_dir, or add --allow_changed true to continue from here with these"
-            then = {name: value for name, value in last.items() if name not in _LENGTH}
-            here = {name: value for name, value in wanted.items() if name not in _LENGTH}
-            if _steps(wanted, now, ranks) < _steps(last, now, ranks):
-                then["steps"], here["steps"] = _steps(last, now, ranks), _steps(wanted, now, ranks)
-            check_same_settings(path.parent, then, here, remedy)
-        more = finished < _steps(wanted, now, ranks)
-        changes = changes_of(changes, own, wanted, finished, more)
+        allowed, more = now["config"]["allow_changed"], finished < _steps(wanted, now, ranks)
+        made = run_folder.continued(path, own | {"changes": changes}, wanted, finished, allowed, _FIXED, more, compared)
+        changes = made.get("changes", [])
         return {**begun, "changes": changes} if changes or "changes" in begun else begun
     except InputError:
         raise
@@ -145,6 +143,6 @@ def _lasting(name: str) -> str:
     return ":".join(map(lasting_name, name.split(":")))
 
 
-def _steps(settings: dict[str, Any], now: dict[str, Any], ranks: int) -> int:
+def _steps(settings: Settings, now: dict[str, Any], ranks: int) -> int:
     config = PolicyConfig.of(**{name: value for name, value in settings.items() if name in now["config"]})
     return total_steps(config, now["data"]["prompts"], ranks)

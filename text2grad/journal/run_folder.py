@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -144,21 +144,6 @@ def settings_at(begun: Settings, changes: Sequence[Change], step: int | None = N
     return merged
 
 
-def changes_of(
-    changes: Sequence[Change], begun: Settings, now: Settings, finished: int, more: bool = True
-) -> list[Change]:
-    """The changes up to ``finished`` steps, and what differs now, from the next step on.
-
-    Args:
-        more: whether there is any step left for it to apply to.
-    """
-    kept = [change for change in changes if change["from_step"] <= finished]
-    differing = differing_settings(settings_at(begun, kept), now)
-    if differing and more:
-        kept.append({"from_step": finished + 1, "settings": {name: value for name, (_, value) in differing.items()}})
-    return kept
-
-
 def continued(
     path: Path,
     begun: Settings,
@@ -167,6 +152,7 @@ def continued(
     allow_changed: bool,
     fixed: Sequence[str] = (),
     more: bool = True,
+    compared: Callable[[Settings, Settings], tuple[Settings, Settings]] = lambda last, now: (last, now),
 ) -> dict[str, Any]:
     """What ``run.json`` of a run that was begun before is to hold: the settings as they were, and ``changes``.
 
@@ -175,7 +161,8 @@ def continued(
         begun: what it holds.
         finished: steps that are done and will be kept.
         fixed: settings that what is done already depends on, so that nothing can allow them to change.
-        more: whether there is any step left.
+        more: whether there is any step left for what differs now to apply to.
+        compared: what has to be the same of the settings that applied last and of those of now.
 
     Raises:
         InputError: settings differ, and may not.
@@ -183,19 +170,18 @@ def continued(
     changes = begun.get("changes", [])
     then = {name: value for name, value in begun.items() if name != "changes"}
     last, at = settings_at(then, changes), settings_at(then, changes, finished)
-    if allow_changed:
-        check_fixed(path.parent, at, now, fixed if finished else ())
-    elif now not in (last, at):
+    if allow_changed and finished:
+        held, wanted = ({name: settings.get(name) for name in fixed} for settings in (at, now))
+        remedy = "choose another --output_dir (its checkpoints fit no other settings)"
+        check_same_settings(path.parent, held, wanted, remedy)
+    elif not allow_changed and now not in (last, at):
         remedy = "choose another --output_dir, or add --allow_changed true to continue from here with these"
-        check_same_settings(path.parent, last, now, remedy)
-    changes = changes_of(changes, then, now, finished, more)
-    return then | ({"changes": changes} if changes else {})
-
-
-def check_fixed(folder: Path, then: Settings, now: Settings, fixed: Sequence[str]) -> None:
-    """Raise ``InputError`` where settings differ that the checkpoints in the folder were written with."""
-    then, now = ({name: settings.get(name) for name in fixed} for settings in (then, now))
-    check_same_settings(folder, then, now, "choose another --output_dir (its checkpoints fit no other settings)")
+        check_same_settings(path.parent, *compared(last, now), remedy)
+    kept = [change for change in changes if change["from_step"] <= finished]
+    differing = differing_settings(at, now)
+    if differing and more:
+        kept.append({"from_step": finished + 1, "settings": {name: value for name, (_, value) in differing.items()}})
+    return then | ({"changes": kept} if kept else {})
 
 
 def lasting_name(name: str) -> str:
