@@ -30,5 +30,12 @@ case "${1:-}" in
         ;;
     *) selection=() ;;
 esac
-"$python" -m mypy
-exec "$python" -m pytest -n 2 --dist loadfile "${selection[@]}" "$@"
+# Types are checked beside the tests, and told of last.
+types=$(mktemp) code=0
+"$python" -m mypy >"$types" 2>&1 &
+trap "kill $! 2>/dev/null || true; rm $types" EXIT
+trap 'exit 130' INT # Ctrl-C waits for no types
+"$python" -m pytest -n 2 --dist loadfile "${selection[@]}" "$@" || code=$?
+wait $! || code=$?
+cat "$types"
+exit "$code"
