@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -197,16 +198,13 @@ def test_each_task_has_a_prompt_that_shows_both_answers(task, tmp_path):
     [
         ('{"reasoning": "…", "winner": "second"}', "second"),
         ('First I thought {"winner": "first"}, but: ```json\n{"reasoning": "x", "winner": "Tie"}\n```', "tie"),
+        ("", None), ("The first one.", None), ('{"winner": "A"}', None), ('{"winner": "fir', None),
+        ('{"score": 1}', None),
     ],
-)
+)  # fmt: skip
 def test_verdicts_are_read_from_what_models_write(reply, winner):
-    assert read_verdict(reply)["winner"] == winner
-
-
-@pytest.mark.parametrize("reply", ["", "The first one.", '{"winner": "A"}', '{"winner": "fir', '{"score": 1}'])
-def test_what_is_no_verdict_is_refused(reply):
-    with pytest.raises(ValueError):
-        read_verdict(reply)
+    with pytest.raises(ValueError) if winner is None else nullcontext():
+        assert read_verdict(reply)["winner"] == winner
 
 
 def test_systems_that_answered_other_prompts_are_refused(systems, tmp_path):

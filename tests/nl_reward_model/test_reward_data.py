@@ -227,9 +227,9 @@ def first_losses(tmp_path, name: str, **changes) -> list[float]:
     return losses(tmp_path / name)
 
 
-def test_the_loss_in_training_is_the_mean_over_feedback_alone(tmp_path, capsys):
+def test_the_loss_in_training_is_the_mean_over_feedback_alone_in_shared_rows_too(tmp_path, capsys):
     """By plain transformers, example by example: no token of a prompt counts."""
-    first, *_ = first_losses(tmp_path, "alone", per_device_train_batch_size=3)
+    alone = first_losses(tmp_path, "alone", per_device_train_batch_size=3)
     assert "on other annotated records" in (said := capsys.readouterr().out) and "--split" not in said
     model = load_model(str(tmp_path / "model"), "float32")
     task, total, count = get_task("slf5k"), torch.zeros(()), 0
@@ -240,11 +240,7 @@ def test_the_loss_in_training_is_the_mean_over_feedback_alone(tmp_path, capsys):
         z = learnt(each)
         total -= reference_logprobs(model, each["input_ids"][: -len(z)], z).sum()
         count += len(z)
-    assert first == pytest.approx(float(total / count), rel=1e-4)
-
-
-def test_training_in_shared_rows_is_training_on_the_same_batch(tmp_path):
-    alone = first_losses(tmp_path, "alone", per_device_train_batch_size=3)
+    assert alone[0] == pytest.approx(float(total / count), rel=1e-4)
     shared = first_losses(tmp_path, "shared", per_device_train_batch_size=1, responses_per_row=3)
     assert len(alone) == 2 and shared == pytest.approx(alone, rel=1e-4)
 

@@ -1,11 +1,16 @@
 """Wrong solutions that set out to pass: none does where the verdict is made outside their process."""
 
 import json
+import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.text2grad.liars import CASES, filled
+from tests.text2grad.liars import CASES, drawn, filled, liar
+from text2grad.critics.programs.kodcode.critic import CodeCritic
+from text2grad.feedback import FeedbackError
+from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import run_tests
 from text2grad.tasks import get_task
 
@@ -162,6 +167,31 @@ def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_
     assert run.undecided if case.doubtful else run.passed, run.failures
     assert set(run.weaker) == (OWN_JUDGEMENT if case.doubtful else set())
     assert run_tests(filled(case.right.replace(*case.wrong[0]), numbers), tests, box).failures
+
+
+LONG = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(3000, marks=LONG)])
+def test_generated_liars_do_not_pass_and_right_solutions_do(count):
+    """The critic approves of no liar either. Each tenth solution is a right one."""
+    codes, records, earned = [], [], []
+    for seed in range(count):
+        chance = random.Random(seed)
+        case, numbers = drawn(chance)
+        codes.append(liar(chance, case, numbers) if seed % 10 else filled(case.right, numbers))
+        records.append({"question": "q", "test": filled(case.tests, numbers)})
+        right = "not judged" if case.doubtful else "approved"
+        earned.append(["rejected", "not judged"] if seed % 10 else [right])
+    seen = Counter[str]()
+    for seed, feedback in enumerate(CodeCritic(Sandbox(seconds=20))(["q"] * count, codes, records)):
+        if isinstance(feedback, FeedbackError):
+            outcome = "not judged"
+        else:
+            outcome = "rejected" if feedback.poor and feedback.score < 1 else "approved"
+        assert outcome in earned[seed], f"seed {seed} is {outcome}: {feedback}"
+        seen[outcome] += 1
+    assert seen["rejected"] > count / 2 and seen["approved"]
 
 
 @pytest.mark.slow

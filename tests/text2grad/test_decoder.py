@@ -20,17 +20,25 @@ def check_logprobs(rows, model, prompts, temperature: float = 1.0) -> None:
         torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("ends", [[], list(range(0, 97, 6))], ids=["to the limit", "rows leave early"])
+ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.parametrize("ends", [[], list(range(0, 97, 12))], ids=["to the limit", "rows leave early"])
+@pytest.mark.parametrize(
+    ("device", "together"), [("cpu", False), ("cpu", True), pytest.param("cuda", True, marks=ON_A_GPU)]
+)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_are_those_of_the_forward_pass_in_every_family(family, ends):
+def test_logprobs_are_those_of_the_forward_pass_in_every_family(family, device, together, ends):
     model = randomised(FAMILIES[family]())
     assert supports(model)
     torch.manual_seed(4)
-    rows = Decoder(model).sample(PROMPTS * 3, 20, ends, temperature=0.7)
+    decoder = Decoder(model.to(device))
+    sample = decoder._sample_together if together else decoder.sample
+    rows = sample(PROMPTS * 3, 40, ends, None, 0.7)
     assert all(token not in ends for row in rows for token in row.ids[:-1])
-    assert all(len(row.ids) == 20 or row.ids[-1] in ends for row in rows)
+    assert all(len(row.ids) == 40 or row.ids[-1] in ends for row in rows)
     assert (len({len(row.ids) for row in rows}) > 1) == bool(ends)
-    check_logprobs(rows, model, PROMPTS * 3, 0.7)
+    check_logprobs(rows, model.cpu(), PROMPTS * 3, 0.7)
 
 
 def test_an_adapter_that_is_switched_off_is_not_folded_in():
@@ -62,23 +70,6 @@ def test_an_adapter_that_cannot_be_folded_in_is_left_to_generate(config, folded)
     (sampled,) = Decoder(model.get_base_model()).sample(PROMPTS[:1], 12, [])
     apart = (torch.tensor(sampled.logprobs) - reference_logprobs(model, PROMPTS[0], sampled.ids)).abs().max()
     assert (apart < 1e-4) == folded
-
-
-ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rows_that_advance_together_sample_the_same_distribution(family, device):
-    model, ends = randomised(FAMILIES[family]()), list(range(0, 97, 12))
-    torch.manual_seed(4)
-    decoder = Decoder(model.to(device))
-    rows = decoder._sample_together(PROMPTS * 3, 40, ends, None, 0.7)
-    for row in rows:
-        assert all(token not in ends for token in row.ids[:-1])
-        assert len(row.ids) == 40 or row.ids[-1] in ends
-    assert len({len(row.ids) for row in rows}) > 1
-    check_logprobs(rows, model.cpu(), PROMPTS * 3, 0.7)
 
 
 def test_a_gpu_is_asked_nothing_for_each_token():
