@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.processes import ROOT, flags, run_command, run_forked
 
@@ -21,6 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # so does nohup with SIGHUP
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+settings.register_profile("gate", deadline=None)  # on a busy machine any example may take long
+settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session")

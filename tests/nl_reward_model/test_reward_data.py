@@ -92,7 +92,7 @@ def test_a_record_that_does_not_fit_is_dropped_and_counted_not_cut(tmp_path):
     where=st.sampled_from(["tail", "middle"]),
     limit=st.integers(90, 300),
 )
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=25)
 def test_shortening_keeps_as_much_as_fits(words, where, limit):
     x = " ".join(words)
     prompt = reward_prompt(limit, where)
@@ -113,7 +113,7 @@ def test_shortening_keeps_as_much_as_fits(words, where, limit):
 
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=2, max_size=30), share=st.floats(0.01, 0.9), seed=st.integers(0, 5))
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 def test_the_split_never_shares_a_prompt(tmp_path_factory, sizes, share, seed):
     items = {f"{p}-{i}": f"post {p}" for p, size in enumerate(sizes) for i in range(size)}
     records = as_records({key: {"post": post, "generated_summary": key} for key, post in items.items()})

@@ -59,7 +59,7 @@ def value(text: str, start: int, end: int, convention: Convention = CODE_POINTS,
     return {"start": a, "end": b, "text": quoted, "labels": [label]}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_span_comes_back_exactly_in_every_convention(data):
     text = data.draw(st.sampled_from(HOSTILE) | st.text(alphabet="ab 🐶é\u0301\r\n𠮷", min_size=2, max_size=30))

@@ -41,7 +41,7 @@ def close(found: torch.Tensor, expected: list, tolerance: float = 1e-6) -> None:
     torch.testing.assert_close(found, tensor(expected, dtype=found.dtype), rtol=tolerance, atol=tolerance)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.booleans()), min_size=1, max_size=6),

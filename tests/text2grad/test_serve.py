@@ -143,13 +143,14 @@ class Slow:
 
 
 def test_more_than_it_takes_on_is_told_to_come_again():
-    service = CriticService(Slow(0.3), PLAIN, Limits(waiting=4, timeout=0.1), window=0)
+    service = CriticService(Slow(0.8), PLAIN, Limits(waiting=4, timeout=0.5), window=0)
     with TestClient(make_app(service)) as found, ThreadPoolExecutor(2) as pool:
         first = pool.submit(found.post, "/v1/feedback", json=items("good", "good", "good"))
-        time.sleep(0.05)
+        while service.waiting < 3:
+            time.sleep(0.01)
         second = found.post("/v1/feedback", json=items("good", "good"))
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1")
-        wanted = "the critic has answered nothing for 0.1 seconds"
+        wanted = "the critic has answered nothing for 0.5 seconds"
         assert [each["error"] for each in first.result().json()["items"]] == [wanted] * 3
 
 

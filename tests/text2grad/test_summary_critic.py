@@ -226,7 +226,7 @@ def test_hostile_text_as_answer_and_as_post(text, rewards):
         rewards(POST, text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from([*GOOD.split(), *POST.split()[:30], "You", "should", "1.5", "—", "“x”", "?", "🙂", "\n"]))
 )

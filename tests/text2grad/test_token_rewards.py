@@ -120,7 +120,7 @@ def drawn_cut(data):
 
 
 @pytest.mark.parametrize("family", ("byte", "sentencepiece"))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_labels_equal_a_character_by_character_check(family, data):
     """Any ids, canonical or not, with special tokens among them, over emoji, CJK, combining marks and code."""
@@ -133,7 +133,7 @@ def test_labels_equal_a_character_by_character_check(family, data):
         labels_are_exact(ids, tok, drawn_cut(data))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=30), st.data())
 def test_labels_are_exact_on_broken_characters_too(ids, data):
     """Random ids of a byte-level tokenizer: mostly pieces of multi-byte characters that never come together."""
@@ -141,7 +141,7 @@ def test_labels_are_exact_on_broken_characters_too(ids, data):
     labels_are_exact([i % len(tok) for i in ids], tok, drawn_cut(data), touched_bytes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 360), min_size=1, max_size=30), st.data())
 def test_wordpiece_spans_are_the_pieces_and_the_spaces_before_them(ids, data):
     tok = tokenizer("wordpiece")
@@ -156,7 +156,7 @@ def test_wordpiece_spans_are_the_pieces_and_the_spaces_before_them(ids, data):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.integers(0, 900), max_size=40))
 def test_any_ids_are_covered(family, ids):
     """Random ids, broken UTF-8 included: the text is the decoder's, and every visible character has a token."""
