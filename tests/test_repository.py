@@ -17,7 +17,11 @@ LONGEST = 600  # lines; 500 are meant
 def files(pattern: str) -> list[str]:
     """The repository's files of a pattern, those that are not committed yet included."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    try:
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):  # no git, or a copy without its folder
+        everything = [str(path.relative_to(ROOT)) for path in ROOT.rglob(pattern)]
+        found = [name for name in everything if not re.match(r"runs/|(.*/)?\.", name)]
     return sorted(name for name in found if name and (ROOT / name).is_file())
 
 

@@ -1,6 +1,7 @@
 """The quickstart as a user runs it, with its tiny model: every step real, and a second run repeats none of them."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,8 +66,9 @@ def test_each_sample_question_has_a_solution_that_its_own_tests_pass(part):
 
 
 def test_the_shell_script_sets_up_and_hands_its_options_on(tmp_path):
-    """An environment with nothing to install: this one."""
+    """An environment with nothing to install: this one. Were there something, its Python would fail."""
     (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(shutil.which("false"))
     (tmp_path / "bin" / "activate").write_text(f'PATH="{Path(sys.executable).parent}:$PATH"\n')
     files = "requirements.txt requirements.lock pyproject.toml env.sh text2grad/__init__.py"
     stamp = subprocess.run(f"cat {files} | cksum", shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
