@@ -97,15 +97,12 @@ def loaded(*command: str | Path) -> set[str]:
 @pytest.mark.parametrize(
     ("script", "unwanted"),
     [
-        ("rm_data_anno/annotate.py", HEAVY),
-        ("nl_reward_model/infer.py", HEAVY | CLIENT),
+        ("rm_data_anno/annotate.py", HEAVY), ("nl_reward_model/infer.py", HEAVY | CLIENT),
         ("nl_gradient_policy_optimization/slf5k/train.py", HEAVY | CLIENT | {"numpy"}),
-        ("evaluation/generate.py", HEAVY | CLIENT | {"numpy"}),
-        ("evaluation/report.py", HEAVY | CLIENT),
-        ("evaluation/evaluate.py", HEAVY | CLIENT),
-        ("text2grad/integrations/serve.py", HEAVY | CLIENT),
+        ("evaluation/generate.py", HEAVY | CLIENT | {"numpy"}), ("evaluation/report.py", HEAVY | CLIENT),
+        ("evaluation/evaluate.py", HEAVY | CLIENT), ("text2grad/integrations/serve.py", HEAVY | CLIENT),
     ],
-)
+)  # fmt: skip
 def test_help_waits_for_no_heavy_library(script, unwanted):
     found = loaded(script, "--help")
     assert "yaml" in found and not found & unwanted

@@ -17,19 +17,16 @@ from text2grad.records import load_json, save_json
 @pytest.mark.parametrize(
     ("rule", "argument", "text", "quotes"),
     [
-        ("words", [2, 4], "One two three four five six.", ["five six."]),
-        ("words", [2, 4], "One, two – three.", []),
-        ("sentences", 1, "It rains. It pours! Yes", ["It pours!", "Yes"]),
-        ("sentences", 2, "It rains. It pours!", []),
+        ("words", [2, 4], "One two three four five six.", ["five six."]), ("words", [2, 4], "One, two – three.", []),
+        ("sentences", 1, "It rains. It pours! Yes", ["It pours!", "Yes"]), ("sentences", 2, "It rains. It pours!", []),
         ("without", "water", "Water is water, not waterproof.", ["Water", "water"]),
-        ("no_commas", True, "Rain, snow, hail.", ["Rain,", "snow,"]),
-        ("mentions", "rain", "Rainy days.", []),
+        ("no_commas", True, "Rain, snow, hail.", ["Rain,", "snow,"]), ("mentions", "rain", "Rainy days.", []),
         ("on_topic", True, "Tea in 8 to 30 words is a hot drink.", ["8 to 30", "words"]),
         ("on_topic", True, "Write about tea. Do not use one comma!", ["Write about", "Do not use", "one comma"]),
         ("on_topic", True, "The wordless sea, a capitalist and 8 of his letters.", []),
         ("no_repeats", True, "It rains. It pours. It rains.", ["It rains."]),
     ],
-)
+)  # fmt: skip
 def test_a_checker_quotes_what_breaks_its_rule(rule, argument, text, quotes):
     found = CHECKS[rule](text, argument)
     assert [quote for violation in found for quote in violation.quotes] == quotes

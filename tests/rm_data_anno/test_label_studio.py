@@ -31,13 +31,10 @@ from text2grad.tasks import SpanWords, get_task
 
 SCRIPT = "rm_data_anno/label_studio.py"
 HOSTILE = [
-    "Naïve 🐶🎉 dog.\r\nIt barks 🐶 all night…",
-    "e\u0301te\u0301 and été are not the same\r\rbut look alike",
-    "👩\u200d👩\u200d👧 a family\r\n\r\nof three 🇩🇪!",
-    "我的室友从来不洗碗。\n我应该怎么办？𠮷",
-    "plain text, plain text, plain text",
-    "carriage returns before a break\r\r\nand two of them\r\r\r\n",
-]
+    "Naïve 🐶🎉 dog.\r\nIt barks 🐶 all night…", "e\u0301te\u0301 and été are not the same\r\rbut look alike",
+    "👩\u200d👩\u200d👧 a family\r\n\r\nof three 🇩🇪!", "我的室友从来不洗碗。\n我应该怎么办？𠮷",
+    "plain text, plain text, plain text", "carriage returns before a break\r\r\nand two of them\r\r\r\n",
+]  # fmt: skip
 CODE_POINTS, UTF16 = Convention(False, False), Convention(True, False)
 
 

@@ -228,21 +228,14 @@ def test_verdict_advantages_by_hand():
 def test_nothing_under_the_padding_reaches_a_result(under):
     padded = torch.where(MASK == 0, under, DELTAS)
     for result in (
-        lambda x: gae(x, x, MASK, 0.9, 0.5),
-        lambda x: discounted_sums(x, MASK, 0.9),
-        lambda x: whiten(x, MASK),
-        lambda x: group_advantages(x, MASK, 2, 0.9),
-        lambda x: masked_moments(x, MASK),
-        lambda x: tensor(explained_variance(x, x, MASK)),
-        lambda x: response_scores(x, MASK),
-        lambda x: centred(x, MASK),
-        lambda x: centred(x, before_end(MASK), 1e-6),
-        lambda x: leave_one_out_tokens(x, MASK, 2),
-        lambda x: prime_tokens(x, MASK, 2),
-        lambda x: min_form(x, MASK),
+        lambda x: gae(x, x, MASK, 0.9, 0.5), lambda x: discounted_sums(x, MASK, 0.9), lambda x: whiten(x, MASK),
+        lambda x: group_advantages(x, MASK, 2, 0.9), lambda x: masked_moments(x, MASK),
+        lambda x: tensor(explained_variance(x, x, MASK)), lambda x: response_scores(x, MASK),
+        lambda x: centred(x, MASK), lambda x: centred(x, before_end(MASK), 1e-6),
+        lambda x: leave_one_out_tokens(x, MASK, 2), lambda x: prime_tokens(x, MASK, 2), lambda x: min_form(x, MASK),
         lambda x: scaled(x, MASK)[0],
         lambda x: verdict_advantages(x, MASK, COUNTS.cumsum(0), COUNTS.cumsum(0), x.abs(), 2)[0],
-    ):
+    ):  # fmt: skip
         torch.testing.assert_close(result(padded), result(DELTAS), rtol=0, atol=0)
 
 

@@ -145,15 +145,10 @@ def test_an_answer_without_words_is_poor_as_a_whole(answer):
     [
         "这是一个关于罗马水道的回答。它们用重力输送水。",
         "Les aqueducs romains transportaient l'eau par gravité sur de longues distances.",
-        "a " * 5000,
-        "x" * 20000,
-        "1. " * 500,
-        "| a | b |\n" * 200,
-        "<p>Roman aqueducts &amp; water</p>\x00\ufeff",
-        "= 1 + 1 = 2 = 3 + = 1 / 0 = 5",
-        "\ud83d Roman aqueducts",
+        "a " * 5000, "x" * 20000, "1. " * 500, "| a | b |\n" * 200, "<p>Roman aqueducts &amp; water</p>\x00\ufeff",
+        "= 1 + 1 = 2 = 3 + = 1 / 0 = 5", "\ud83d Roman aqueducts",
     ],
-)
+)  # fmt: skip
 def test_odd_answers_are_judged_without_a_crash(answer):
     feedback = CRITIC.feedback_on(ROME, answer)
     assert all(ground(quote, answer) for quote in feedback.good + feedback.poor)

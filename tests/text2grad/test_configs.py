@@ -54,15 +54,12 @@ class Kinds:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("names: none\n", Kinds(names=["none"])),
-        ("names: [a, b]\nname: 5\n", Kinds(names=["a", "b"], name="5")),
+        ("names: none\n", Kinds(names=["none"])), ("names: [a, b]\nname: 5\n", Kinds(names=["a", "b"], name="5")),
         ("share: 1e-3\nmerge: yes\n", Kinds(share=0.001, merge=True)),
-        ("share: null\ncount: 1_000\n", Kinds(share=None, count=1000)),
-        ("name: null\n", "name has no value"),
-        ("count: [3]\n", "count is one value, not list"),
-        ("count: 3.5\n", "invalid int value: '3.5'"),
+        ("share: null\ncount: 1_000\n", Kinds(share=None, count=1000)), ("name: null\n", "name has no value"),
+        ("count: [3]\n", "count is one value, not list"), ("count: 3.5\n", "invalid int value: '3.5'"),
     ],
-)
+)  # fmt: skip
 def test_a_files_value_is_what_the_command_line_would_make_of_it(tmp_path, capsys, text, expected):
     file = tmp_path / "settings.yaml"
     file.write_text(text)

@@ -43,10 +43,8 @@ def write(path, content):
 @pytest.mark.parametrize(
     ("task", "content", "message"),
     [
-        ("slf5k", "not json", "not JSON"),
-        ("slf5k", "[]", "no records"),
-        ("slf5k", "3", "an object or a list"),
-        ("slf5k", SUMMARY, "is not an object"),
+        ("slf5k", "not json", "not JSON"), ("slf5k", "[]", "no records"), ("slf5k", "3", "an object or a list"),
+        ("slf5k", SUMMARY, "is not an object"), ("kodcode", "{} {}", "name it .jsonl"),
         ("slf5k", {"t3_a": {"post": "x"}}, "'t3_a'.*no field 'generated_summary'"),
         ("slf5k", {"t3_a": {**SUMMARY, "generated_summary": " "}}, "'t3_a'.*response is empty"),
         ("slf5k", {"t3_a": {**SUMMARY, "post": 7}}, "'t3_a'.*'post' is not a text"),
@@ -54,9 +52,8 @@ def write(path, content):
         ("ultrafeedback", [ANSWER, ANSWER], "record 1.*is there twice"),
         ("ultrafeedback", [{**ANSWER, "response": 3}], "record 0.*list of messages"),
         ("kodcode", {"t3_a": SUMMARY}, "'t3_a'.*no field 'question'"),
-        ("kodcode", "{} {}", "name it .jsonl"),
     ],
-)
+)  # fmt: skip
 def test_bad_files_name_record_and_remedy(tmp_path, task, content, message):
     path = write(tmp_path / "in.json", content)
     with pytest.raises(InputError, match=message) as error:
@@ -168,15 +165,12 @@ def test_where_no_file_can_be_locked_work_goes_on_with_a_warning(tmp_path, monke
 @pytest.mark.parametrize(
     ("extra", "reason"),
     [
-        ("NaN", "holds nan"),
-        ("1e999", "holds inf"),
-        ('"\\ud83d"', "a lone surrogate"),
-        ('{"\\ud83d": 1}', "a lone surrogate"),
-        ("1" * 5000, "5000 digits"),
+        ("NaN", "holds nan"), ("1e999", "holds inf"), ('"\\ud83d"', "a lone surrogate"),
+        ('{"\\ud83d": 1}', "a lone surrogate"), ("1" * 5000, "5000 digits"),
         ("[" * 10_000 + "]" * 10_000, "too deeply"),
     ],
     ids=["NaN", "infinity", "half a pair", "half a pair in a name", "digits", "depth"],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("field", ["extra", "post"])
 def test_values_that_no_output_could_hold_are_refused_before_any_work(tmp_path, extra, reason, field):
     path = tmp_path / "in.json"
@@ -391,13 +385,10 @@ def test_what_is_no_data_set_is_named_with_its_remedy(tmp_path):
     for number, row in enumerate([{"prompt": "x"}, {"other": 1}]):
         save_json(tmp_path / "mixed" / f"{number}.json", [row])
     for name, message in {
-        "broken.parquet": "no Parquet file that can be read",
-        "missing.parquet": "no such file",
-        "dates.parquet": "record 0: Object of type datetime is not JSON serializable",
-        "empty": "no data set",
-        "mixed": r"no data set .Schema",
-        "saved#test": "no data set .*it has no splits",
-    }.items():
+        "broken.parquet": "no Parquet file that can be read", "missing.parquet": "no such file",
+        "dates.parquet": "record 0: Object of type datetime is not JSON serializable", "empty": "no data set",
+        "mixed": r"no data set .Schema", "saved#test": "no data set .*it has no splits",
+    }.items():  # fmt: skip
         with pytest.raises(InputError, match=message):
             load_records(tmp_path / name, PLAIN)
     with pytest.raises(InputError, match="no data set"):
