@@ -1,4 +1,4 @@
-"""The methods that a policy can be trained by; ``--algorithm`` names one.
+"""The methods that a policy can be trained by, one file each; ``--algorithm`` names one.
 
 A new method is a class in a new file, a subclass of :class:`~.base.Algorithm` or of a method that it changes, and a
 line below. Its dataclass fields are flags. Nothing here loads torch: ``--help`` need not wait for it.
@@ -16,7 +16,7 @@ ALGORITHMS = {
     "text2grad": "text2grad.Text2Grad",
     "verdict": "verdict.Verdict",
     "grpo": "grpo.GRPO",
-    "dr_grpo": "grpo.DrGRPO",
+    "dr_grpo": "dr_grpo.DrGRPO",
     "rtt": "rtt.RTT",
     "papo": "papo.PAPO",
     "pure": "pure.PURE",

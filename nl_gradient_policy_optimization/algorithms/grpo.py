@@ -61,19 +61,3 @@ class GRPO(Text2Grad):
             raise InputError("--outcome verdict: the rewards come from no critic; choose sum or mean")
         worths = batch.scores + response_scores(batch.given - batch.deltas, batch.mask)
         return worths, worths + response_scores(batch.rewards - before, batch.mask, mean=True)
-
-
-@dataclass
-class DrGRPO(GRPO):
-    """GRPO on differences from the prompt's mean, without the division by the standard deviation.
-
-    Source: Understanding R1-Zero-Like Training (arXiv 2503.20783). The division weighs those prompts most whose
-    responses hardly differ. Its other change, no division by a response's length, holds for every method here: the loss
-    is the mean over all tokens of a minibatch.
-    """
-
-    name = "dr_grpo"
-
-    def relative(self, batch: Batch) -> Tensor:
-        size = self.run.config.rollouts_per_prompt
-        return group_normalised(self.outcomes(batch)[1], batch.counts, size, divide=False)
