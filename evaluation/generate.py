@@ -10,7 +10,6 @@ from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluation.results import print_failures
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.journal import Outcome, map_records
@@ -125,6 +124,8 @@ def answer_benchmark(
     The prompts (x by id) are put in the words that the policy was trained with, else in the task's. An answer has
     ``max_new_tokens`` where the settings name no number.
     """
+    from evaluation.results import print_failures  # with numpy, for which no --help should wait
+
     config, answering, sampling = settings
     task = asking(task, carried_words(answering.model))
     outcome = answer_chats(

@@ -233,7 +233,8 @@ class PolicyScorer(nn.Module):
     ) -> tuple[Tensor, ...]:
         """``[N, H], [N, H], [N] -> 4 x [N]``: :meth:`_statistics`, the reference's log-probability, the full KL."""
         log_probs = self._tempered(_head(base)(hidden)).log_softmax(-1)
-        with self._as_reference() as reference:  # an adapter may be on the head
+        plain = self._reference[0] is None and type(base.get_output_embeddings()) is nn.Linear  # without an adapter
+        with nullcontext(base) if plain else self._as_reference() as reference:
             ref_log_probs = self._tempered(_head(reference)(reference_hidden)).log_softmax(-1)
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
         entropies = -expectation(log_probs.exp(), log_probs) if entropy else torch.zeros_like(logprobs)

@@ -232,7 +232,7 @@ def _report(
 ) -> None:
     readable = sum(row["predicted"] is not None for row in rows.values())
     unreadable = len(rows) - readable - failed
-    again = "; --retry_failed asks for them again" if failed else ""
+    again = "; --retry_failed asks for them again" if failed and config.base_url else ""
     print(f"feedback on {len(rows)} responses: {readable} readable, {unreadable} not, {failed} failed{again}")
     if unreadable:
         constrain = "" if config.constrained == "quotes" or config.base_url else ", --constrained quotes"

@@ -86,6 +86,8 @@ class Monitor(TrainerCallback):
                 losses += row["loss"] * (row["step"] - logged)
                 logged = row["step"]
                 latest["train_loss"] = losses / logged
+            elif "train_loss" in row and not logged:  # too short a training to log a step
+                latest["train_loss"] = row["train_loss"]
             if "eval_feedback_parse_rate" in row:  # where none can be read, earlier quotes are not shown instead
                 latest = {name: value for name, value in latest.items() if not name.startswith("eval_feedback_")}
             for name, value in row.items():

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from pathlib import Path
+from string import Formatter
 from threading import Lock
 from typing import Any
 
@@ -31,6 +32,8 @@ from text2grad.records import check_same_settings, load_json, save_json
 from text2grad.statistics import interval_text, mean_interval
 
 BASE, COMMANDS = "base", "commands.json"
+ONE_WORD = {"data", "model", "run", "out", "policy", "name"}
+"""What may hold spaces."""
 
 
 @dataclass
@@ -138,9 +141,13 @@ class Campaign:
         return now
 
     def _words(self, line: str, names: dict[str, Any]) -> list[str]:
-        known = {**self.names, **names}
-        paths = {name: shlex.quote(known[name]) for name in ("data", "model", "run", "out", "policy") if name in known}
-        return shlex.split(line.format(**known | paths))
+        """A command's words. A path stays one word; flags and sizes may be several."""
+        words, known = [], {**self.names, **names}
+        for word in shlex.split(line):
+            filled = word.format(**known)
+            fields = {field for _, field, _, _ in Formatter().parse(word) if field}
+            words += [filled] if fields <= ONE_WORD else shlex.split(filled)
+        return words
 
     def _commands(self, commands: list[str], log: Path, names: dict[str, Any]) -> bool:
         for line in commands:

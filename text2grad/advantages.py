@@ -264,6 +264,7 @@ def verdict_advantages(
     weight: float = 1.0,
     usual: Sequence[float] = (0.0, 0.0, 0.0),
     reduce: Reduce = alone,
+    seen: Tensor | None = None,
 ) -> tuple[Tensor, list[float]]:
     """The verdict says how good a response is; spans and what is missing say where. None of them pays for length.
 
@@ -285,22 +286,24 @@ def verdict_advantages(
         end_probs: the policy's probability of ending in place of each token.
         group_size: as in :func:`leave_one_out`.
         usual: each channel's mean square in earlier steps, as in :func:`scaled`.
+        seen: ``[B]``, False for blank responses, which no critic is shown; by default those of one token.
 
     Returns:
         Advantages, and each channel's mean square.
     """
     counts, inside = mask.any(1), before_end(mask)
-    spoken = inside.any(1)  # only then a critic has seen it: a blank response has no spans, and lacks nothing by name
+    # A blank response, which no critic has seen, has no spans, and lacks nothing by name.
+    spoken = inside.any(1) if seen is None else counts & seen
     ended = counts & ~missing.isnan()
     end, judged = (mask - inside) * ended[:, None], ended & spoken
-    whole, seen = (leave_one_out(scores, those, group_size, reduce) for those in (counts, spoken))
+    whole, told_of = (leave_one_out(scores, those, group_size, reduce) for those in (counts, spoken))
     spans, chances = centred(deltas, inside), _chosen(end_probs, inside)
     going_on, total = reduce(torch.stack([(spans * chances).sum(), chances.sum()]))
     told = leave_one_out(-missing, judged, group_size, reduce)
-    lacks = agreement(told, seen, judged, reduce)
+    lacks = agreement(told, told_of, judged, reduce)
     spans = spans + (1 - lacks) * end * going_on / total.clamp(min=1e-8)
     means = leave_one_out(response_scores(deltas, inside, mean=True), spoken, group_size, reduce)
-    trusted = agreement(means, seen, spoken, reduce)
+    trusted = agreement(means, told_of, spoken, reduce)
     by_verdict, first = scaled(per_response(whole, mask), mask, usual[0], reduce)
     by_spans, second = scaled(spans, mask, usual[1], reduce)
     by_missing, third = scaled(per_response(told, end), end * spoken[:, None], usual[2], reduce)

@@ -39,6 +39,10 @@ class InputError(ValueError):
     """
 
 
+class EndpointError(InputError):
+    """An endpoint that nothing can come from: the key, the address or the model is wrong, or the quota is used up."""
+
+
 class StopRunError(Exception):
     """Raised by the work of ``journal.map_records``: end the run here, keep what is done, fail nothing.
 

@@ -138,9 +138,15 @@ def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
 
 
 def _said(critic: Critic, record: Record, task: Task) -> Feedback | None:
-    """The critic's feedback where an annotation holds it; None where the critic is to be asked."""
-    annotation = record.get("annotation")
-    theirs = isinstance(annotation, dict) and annotation.get("annotator") == critic.name
+    """An endpoint's feedback where an annotation holds it; None where the critic is to be asked.
+
+    Others cost nothing, and may have changed since.
+    """
+    about = record.get("annotation")
+    variant = getattr(critic, "variant", None)
+    theirs = (
+        variant and isinstance(about, dict) and (about.get("annotator"), about.get("prompt")) == (critic.name, variant)
+    )
     with suppress(FeedbackError):
         return task.feedback(record) if theirs and task.response(record).strip() else None
     return None

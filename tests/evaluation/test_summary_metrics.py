@@ -31,11 +31,12 @@ from text2grad.token_rewards import span_intervals
 
 @pytest.fixture(scope="module")
 def pairs() -> tuple[dict[str, str], dict[str, str]]:
-    """384 responses, the trivial rows of the quickstart's posts, and their references."""
+    """The trivial rows of the quickstart's posts and one too short for BLEU's longest n-grams; their references."""
     records = load_json(ROOT / "quickstart/data/posts_train.json")
     posts, own = ({key: row[name] for key, row in records.items()} for name in ("post", "ideal_human_summary"))
-    found = {(name, key): text for name, row in trivial_answers(posts, own).items() for key, text in row.items()}
-    return found, {(name, key): own[key] for name, key in found}
+    rows = {"two words": {key: " ".join(text.split()[:2]) for key, text in own.items()}, **trivial_answers(posts, own)}
+    found = {f"{name}, {key}": text for name, row in rows.items() for key, text in row.items()}
+    return found, {key: own[key.rpartition(" ")[2]] for key in found}
 
 
 def test_bleu_of_each_and_of_all_is_sacrebleus(pairs):

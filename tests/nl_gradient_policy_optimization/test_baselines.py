@@ -109,11 +109,17 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
 
     notes = {"a": Feedback("c", [], ["Bananas"]), "b": Feedback("c", ["parking ticket"]), "c": Feedback("c")}
     for key, feedback in notes.items():
-        rows[key] = SLF5K.with_feedback(rows[key], feedback, {"annotator": "quoting" if key != "c" else "people"})
-    rows["d"] |= {"textual_feedback": 3, "annotation": {"annotator": "quoting"}}  # broken
+        rows[key] = SLF5K.with_feedback(
+            rows[key], feedback, {"annotator": "quoting", "prompt": "cot" if key != "c" else "dense"}
+        )
+    rows["d"] |= {"textual_feedback": 3, "annotation": {"annotator": "quoting", "prompt": "cot"}}  # broken
     save_json(tmp_path / "in.json", rows)
     (tmp_path / "pairs.json.journal.jsonl").unlink()
+    critic.variant = "cot"  # as an endpoint's critic has it
     assert make_pairs(config) == made and critic.judged[asked:] == ["So it goes.", "will fail"]  # not what it has said
+    (tmp_path / "pairs.json.journal.jsonl").unlink()
+    del critic.variant  # what costs nothing may have changed
+    assert make_pairs(config) == made and len(critic.judged) == asked + 2 + asked
 
 
 def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):

@@ -339,6 +339,8 @@ def test_the_training_loss_is_the_mean_over_all_steps_also_of_a_run_that_was_res
     rows = [{"step": 10, "loss": 4.0}, {"step": 12, "loss": 1.0}, {"step": 12, "train_loss": 0.0}]
     metrics = Monitor.metrics(Mock(best_step=None), TrainerState(global_step=12, log_history=rows))
     assert metrics == {"step": 12, "train_loss": 3.5}
+    short = TrainerState(global_step=2, log_history=[{"step": 2, "train_loss": 1.5}])
+    assert Monitor.metrics(Mock(best_step=None), short) == {"step": 2, "train_loss": 1.5}
 
 
 def test_earlier_figures_do_not_stand_in_for_feedback_that_cannot_be_read():

@@ -136,6 +136,14 @@ def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsy
     assert list(load_json(tmp_path / "my run/figures.json")) == [*order, "second-seed3"]
 
 
+def test_a_path_is_one_word_and_a_size_may_be_several(tmp_path):
+    made = campaign(tmp_path, data_path="my posts.json", sizes={"size": "1 4"})
+    words = made._words('run {data} "{out}/a.json" {policy}/x --k {size} {flags}', {
+        "out": "my run/a", "policy": "a b", "flags": "--one '2 3'"
+    })  # fmt: skip
+    assert words == ["run", "my posts.json", "my run/a/a.json", "a b/x", "--k", "1", "4", "--one", "2 3"]
+
+
 def test_methods_are_compared_on_the_seeds_they_share():
     def run(value: float) -> dict:
         return {"metrics": {"pass@1": {"value": value}}}

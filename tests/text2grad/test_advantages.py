@@ -213,11 +213,13 @@ def test_verdict_advantages_by_hand():
     telling = advantages(deltas, mask, scores, tensor([0.0, 2.0]), chances, group_size=2)
     close(telling, [[1 + part, 1 - part, 2], [-1, -1, -2]])
     # a third is blank: its verdict counts, but that no critic names anything in it is no judgement
-    silent = torch.cat([mask, tensor([[1.0, 0, 0]])]), torch.cat([deltas, tensor([[-1.0, 0, 0]])])
-    beside = advantages(*silent[::-1], tensor([0.5, -0.5, -1]), tensor([0.0, 2, 0]), torch.zeros(3, 3), group_size=3)
-    size, part = math.sqrt((3 * 1.25**2 + 3 * 0.25**2 + 1) / 7), 0.5 / math.sqrt(2 * 0.25 / 7)
-    first, second = 1.25 / size, -0.25 / size
-    close(beside, [[first + part, first - part, first + 1], [second, second, second - 1], [-1 / size, 0, 0]])
+    for blank, seen in (([1.0, 0, 0], None), ([1.0, 1, 0], tensor([True, True, False]))):
+        silent = torch.cat([deltas, -tensor([blank])]), torch.cat([mask, tensor([blank])])
+        judged = tensor([0.5, -0.5, -1]), tensor([0.0, 2, 0]), torch.zeros(3, 3)
+        beside, count = advantages(*silent, *judged, group_size=3, seen=seen), 6 + sum(blank)
+        size, part = math.sqrt((3 * 1.25**2 + 3 * 0.25**2 + sum(blank)) / count), 0.5 / math.sqrt(2 * 0.25 / count)
+        first, second, third = 1.25 / size, -0.25 / size, [-each / size for each in blank]
+        close(beside, [[first + part, first - part, first + 1], [second, second, second - 1], third])
     # half of what was usual for the verdict, twice that for the spans
     less, squares = verdict_advantages(deltas, mask, scores, ended, never, group_size=2, usual=(4.0, 1e-3, 0.0))
     close(less - found, [[-0.5] * 3, [0.5] * 3])

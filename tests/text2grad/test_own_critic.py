@@ -143,6 +143,13 @@ def test_blank_quotes_are_none():
     assert critic(["A post."], ["It ends."]) == [Feedback("It ends.", ["ends"])]
 
 
+def test_a_wrapped_function_is_known_by_the_file_that_names_it(tmp_path, spec):
+    file = tmp_path / "functions.py"
+    file.write_text(f"{file.read_text()}\nimport functools\npart = functools.partial(item)\n")
+    versions = [version_of(load_critic(spec(name), "plain")) for name in ("part", "item")]
+    assert versions[0] == versions[1] != {}
+
+
 def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     """Feedback of the old function and of the new one never end in one file, in whatever encoding that is."""
     data, output, file = tmp_path / "in.json", tmp_path / "out.json", tmp_path / "functions.py"

@@ -21,6 +21,7 @@ from tests.fault_server import bare_server
 from tests.processes import Server
 from text2grad.critics import load_critic, version_of
 from text2grad.critics.served import TOKEN, ServedCritic
+from text2grad.endpoints.client import ChatClient
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.http_app import PromptHeaders, make_app
@@ -146,7 +147,7 @@ def test_more_than_it_takes_on_is_told_to_come_again():
     service = CriticService(Slow(0.8), PLAIN, Limits(waiting=4, timeout=0.5), window=0)
     with TestClient(make_app(service)) as found, ThreadPoolExecutor(2) as pool:
         first = pool.submit(found.post, "/v1/feedback", json=items("good", "good", "good"))
-        while service.waiting < 3:
+        while service.waiting < 3 and not first.done():
             time.sleep(0.01)
         second = found.post("/v1/feedback", json=items("good", "good"))
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1")
@@ -285,6 +286,8 @@ def test_a_client_stops_or_asks_again_later_as_if_the_critic_were_its_own():
         def __call__(self, prompts, responses, records=None):
             if responses[0] == "away":
                 return [FeedbackError("nobody is there", passing=True)]
+            if responses[0] == "dead":
+                ChatClient("http://127.0.0.1:9/v1", "m", retries=0).complete([{"role": "user", "content": "?"}])
             raise StopRunError("the budget is spent")
 
     with served(CriticService(Away(), PLAIN, window=0)) as url:
@@ -293,6 +296,8 @@ def test_a_client_stops_or_asks_again_later_as_if_the_critic_were_its_own():
         assert given.passing and str(given) == "nobody is there"
         with pytest.raises(StopRunError, match="the served critic stops: the budget is spent"):
             critic(["x"], ["good"])
+        with pytest.raises(StopRunError, match=r"the served critic stops: .*no server answers there"):
+            critic(["x", "y"], ["dead", "dead"])
 
 
 def test_a_late_answer_is_given_up_when_its_client_hangs_up():

@@ -136,7 +136,7 @@ class OwnCritic:
             parameters = tuple(inspect.signature(function).parameters)
         except (TypeError, ValueError):
             raise InputError(f"{name}: is {type(function).__name__}, which cannot be called as a critic") from None
-        self.version = {"critic_version": made} if (made := _file_hash(function)) else {}
+        self.version = {"critic_version": made} if (made := _file_hash(function, name)) else {}
         self._count = len(parameters)
         self.by_item = parameters in (_ITEM, _ITEM[:2])
         if not self.by_item and parameters not in (_BATCH, _BATCH[:2]):
@@ -197,9 +197,12 @@ def _file_of(function: Callable) -> str:
         return ""
 
 
-def _file_hash(function: Callable) -> str:
+def _file_hash(function: Callable, name: str) -> str:
+    """Of the file that its name says, where that is one: a decorated function's own may be another's."""
+    said = Path(name.rpartition(":")[0])
     try:
-        return fingerprint(Path(_file_of(function)).read_text(encoding="utf-8", errors="replace"))
+        file = said if said.is_file() else Path(_file_of(function))
+        return fingerprint(file.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from text2grad.errors import InputError, StopRunError, when_interrupted
+from text2grad.errors import EndpointError, InputError, StopRunError, when_interrupted
 
 try:
     import openai
@@ -339,7 +339,7 @@ class ChatClient:
                 if refused == "extra_body":
                     problem = f"{self.base_url} takes no grammar of quotes ({self._clean(_message(error))})"
                     remedy = "serve the model by vLLM (docs/serve.md), or leave --critic_constrained quotes out"
-                    raise (ChatError if self._answered else InputError)(f"{problem}; {remedy}") from None
+                    raise (ChatError if self._answered else EndpointError)(f"{problem}; {remedy}") from None
                 if refused and refused not in dropped:
                     dropped.add(refused)
                     continue
@@ -358,7 +358,8 @@ class ChatClient:
             attempt += 1
             if attempt > self.retries:
                 if not (self._answered or reached):
-                    raise InputError(f"{self.base_url}: no server answers there ({problem}); start it or check the URL")
+                    told = f"no server answers there ({problem}); start it or check the URL"
+                    raise EndpointError(f"{self.base_url}: {told}")
                 raise _OutageError(f"the request failed {attempt} times, at last with: {problem}", passing=away)
             self._back_off(attempt, asked)
 
@@ -427,9 +428,9 @@ class ChatClient:
 
     def _raise_if_hopeless(self, error: openai.APIStatusError) -> None:
         message, status = self._clean(_message(error)), error.status_code
-        ending = StopRunError if self._answered else InputError  # what was answered before is kept, and written
+        ending = StopRunError if self._answered else EndpointError  # what was answered before is kept, and written
         if status in (401, 403):
-            raise InputError(f"{self.base_url} refuses the API key ({message}); check OPENAI_API_KEY") from None
+            raise EndpointError(f"{self.base_url} refuses the API key ({message}); check OPENAI_API_KEY") from None
         if status == 404:
             raise ending(f"{self.base_url} knows no model {self.model!r} ({message}); check both names") from None
         if error.code == "insufficient_quota":

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from text2grad.critics import Critic
 from text2grad.critics.asking import Question, ask
 from text2grad.critics.unit_test_logs import Complete
-from text2grad.errors import StopRunError
+from text2grad.errors import EndpointError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
 
 
@@ -87,7 +87,9 @@ class CriticQueue:
             given = ask(self.critic, [question for question, _ in batch], self.complete)
         except Exception as error:  # noqa: BLE001 (it reaches whoever asked)
             self.last_answer = time.monotonic()
-            if len(batch) == 1 or isinstance(error, StopRunError):  # nobody is there: no question fares better
+            if len(batch) == 1 or isinstance(
+                error, StopRunError | EndpointError
+            ):  # nobody is there: no question fares better
                 for _, future in batch:
                     future.set_exception(error)
                 return

@@ -15,7 +15,7 @@ from text2grad.critics import Critic, check_new_responses, version_of
 from text2grad.critics.asking import Question
 from text2grad.critics.served import FIELDS
 from text2grad.critics.unit_test_logs import log_completion
-from text2grad.errors import InputError, StopRunError
+from text2grad.errors import EndpointError, InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
 from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json, shown
@@ -119,8 +119,8 @@ class CriticService:
         """An item's answer, or its error."""
         try:
             return await self._feedback(self._checked(item))
-        except (FeedbackError, StopRunError) as error:  # its message goes to the client
-            kind = "stop" if isinstance(error, StopRunError) else "passing" if error.passing else None
+        except (FeedbackError, StopRunError, EndpointError) as error:  # its message goes to the client
+            kind = "stop" if not isinstance(error, FeedbackError) else "passing" if error.passing else None
             return {"error": as_storable(redacted(str(error)))} | ({kind: True} if kind else {})
         except Exception:  # a critic may raise anything; the other items get their answers
             number = uuid.uuid4().hex[:8]
