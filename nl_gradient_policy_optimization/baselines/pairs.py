@@ -142,11 +142,10 @@ def _said(critic: Critic, record: Record, task: Task) -> Feedback | None:
 
     Others cost nothing, and may have changed since.
     """
-    about = record.get("annotation")
-    variant = getattr(critic, "variant", None)
-    theirs = (
-        variant and isinstance(about, dict) and (about.get("annotator"), about.get("prompt")) == (critic.name, variant)
-    )
+    about, variant = record.get("annotation"), getattr(critic, "variant", None)
+    if not variant or not isinstance(about, dict):
+        return None
+    theirs = (about.get("annotator"), about.get("prompt")) == (critic.name, variant)
     with suppress(FeedbackError):
         return task.feedback(record) if theirs and task.response(record).strip() else None
     return None

@@ -87,9 +87,8 @@ class CriticQueue:
             given = ask(self.critic, [question for question, _ in batch], self.complete)
         except Exception as error:  # noqa: BLE001 (it reaches whoever asked)
             self.last_answer = time.monotonic()
-            if len(batch) == 1 or isinstance(
-                error, StopRunError | EndpointError
-            ):  # nobody is there: no question fares better
+            nobody = isinstance(error, StopRunError | EndpointError)  # no question fares better alone
+            if len(batch) == 1 or nobody:
                 for _, future in batch:
                     future.set_exception(error)
                 return
