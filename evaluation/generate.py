@@ -116,17 +116,18 @@ def answer_chats(
 def answer_benchmark(
     prompts: dict[str, str],
     task: Task,
+    config: BenchmarkConfig,
+    answering: AnsweringConfig,
+    sampling: SamplingConfig,
     max_new_tokens: int,
-    settings: tuple[BenchmarkConfig, AnsweringConfig, SamplingConfig],
 ) -> dict[str, dict[str, Any]]:
     """Results of :func:`answer_chats` by id, in the prompts' order; how many failed is printed.
 
     The prompts (x by id) are put in the words that the policy was trained with, else in the task's. An answer has
-    ``max_new_tokens`` where the settings name no number.
+    ``max_new_tokens`` where ``sampling`` names no number.
     """
     from evaluation.results import print_failures  # with numpy, for which no --help should wait
 
-    config, answering, sampling = settings
     task = asking(task, carried_words(answering.model))
     outcome = answer_chats(
         load_policy(answering),

@@ -100,12 +100,10 @@ class CriticRewards:
 
     def ballots(self, rollouts: Sequence[Rollout]) -> list[list[RolloutFeedback]]:
         """What every opinion gives a rollout, rollout by rollout."""
-        written = [each for each in rollouts if each.response.strip()]
+        written = [each for each in rollouts if not each.blank]
         # Completed once: all opinions are about the same log.
         records = iter(self.complete([self.task.with_response(each.record, each.response) for each in written]))
-        questions = [
-            Question(each.prompt, each.response, next(records) if each.response.strip() else None) for each in rollouts
-        ]
+        questions = [Question(each.prompt, each.response, None if each.blank else next(records)) for each in rollouts]
         votes = zip(*(ask(opinion, questions) for opinion in self.opinions), strict=True)
         return [
             [self._feedback(rollout, reply) for reply in replies]
@@ -151,7 +149,7 @@ class ChangedRewards:
         pairs = zip(rollouts, self.rewards(rollouts), strict=True)
         return [
             given
-            if given.error is not None or not rollout.response.strip()
+            if given.error is not None or rollout.blank
             else shape(self.change(rollout, given), rollout, self.config)
             for rollout, given in pairs
         ]

@@ -82,6 +82,11 @@ class Rollout:
     sampler_logprobs: Tensor | None = None
 
     @property
+    def blank(self) -> bool:
+        """Whether it is without text; no critic is asked about it."""
+        return not self.response.strip()
+
+    @property
     def received(self) -> RolloutFeedback:
         """Its feedback, once that has come."""
         assert self.feedback is not None, "the feedback has not come yet"

@@ -189,7 +189,7 @@ class NLGradientTrainer:
 
     def receive(self, batch: Batch, feedback: Sequence[RolloutFeedback]) -> None:
         """Give every rollout its feedback, and stop where too much of it failed."""
-        self.costs.count(critiques=sum(bool(rollout.response.strip()) for rollout in batch.rollouts))
+        self.costs.count(critiques=sum(not rollout.blank for rollout in batch.rollouts))
         for rollout, given in zip(batch.rollouts, feedback, strict=True):
             if len(given.rewards) != len(rollout.response_ids):
                 raise RuntimeError(f"{rollout.id}: {len(given.rewards)} rewards, {len(rollout.response_ids)} tokens")

@@ -55,11 +55,11 @@ def main() -> None:
         for sample in range(config.num_samples)
     }
     task, rows = KodCode(), []
-    for key, reply in answer_benchmark(prompts, task, ANSWER_TOKENS, (config, answering, sampling)).items():
+    for key, reply in answer_benchmark(prompts, task, config, answering, sampling, ANSWER_TOKENS).items():
         task_id = prompt_of(key)
         solution = sanitize(task.code(reply["text"]), problems[task_id]["entry_point"])
-        about = {name: reply[name] for name in (*asdict(sampling), "model", "tokens", "finished")}
-        about["model"] = answering.model
+        about = {name: reply[name] for name in asdict(sampling)} | {"model": answering.model}
+        about |= {name: reply[name] for name in ("tokens", "finished")}
         rows.append({"task_id": task_id, "solution": solution, "response": reply["text"], "generation": about})
     save_json(config.output_path, rows)
     finished = sum(row["generation"]["finished"] for row in rows)

@@ -70,7 +70,7 @@ def main() -> None:
     check_output(config.output_path)
     rows = load_outputs(reference_path(config.reference_path))[: config.limit]
     prompts = {str(number): row["instruction"] for number, row in enumerate(rows)}
-    replies = answer_benchmark(prompts, get_task("ultrafeedback"), ANSWER_TOKENS, (config, answering, sampling))
+    replies = answer_benchmark(prompts, get_task("ultrafeedback"), config, answering, sampling, ANSWER_TOKENS)
     outputs = [
         {
             "dataset": rows[int(key)].get("dataset", "own"),

@@ -73,7 +73,7 @@ class VotedRewards:
         ballots = zip(*(given.labels for given in valid), strict=True)
         blamed = [sum(delta < 0 for delta in column) for column in ballots]
         deltas = [-1.0 if 2 * count > len(valid) else 0.0 for count in blamed]
-        found = [bool(given.poor) or not rollout.response.strip() for given in valid]
+        found = [bool(given.poor) or rollout.blank for given in valid]
         faulty = 2 * sum(found) > len(valid)
         rewards = [*deltas[:-1], deltas[-1] + (-1.0 if faulty else 1.0)]
         return shape(replace(valid[found.index(faulty)], rewards=rewards, deltas=deltas), rollout, self.config)

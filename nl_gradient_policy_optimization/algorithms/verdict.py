@@ -78,7 +78,7 @@ class Verdict(GRPO):
             self.token_weight,
             [total / max(1, self.steps) for total in self.squares],
             self.run.reduce,
-            torch.tensor([bool(rollout.response.strip()) for rollout in batch.rollouts]),
+            torch.tensor([not rollout.blank for rollout in batch.rollouts]),
         )
         self.steps += 1
         self.squares = [total + now for total, now in zip(self.squares, squares, strict=True)]

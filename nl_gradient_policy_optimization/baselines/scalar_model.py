@@ -144,9 +144,9 @@ class ScalarRewards:
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[RolloutFeedback]:
         self.model.model.to(best_device())  # only now has this rank chosen its GPU
-        written = [rollout for rollout in rollouts if rollout.response.strip()]
+        written = [rollout for rollout in rollouts if not rollout.blank]
         scores = iter(self.model([r.prompt for r in written], [r.response for r in written]))
-        return [self._feedback(rollout, next(scores) if rollout.response.strip() else None) for rollout in rollouts]
+        return [self._feedback(rollout, None if rollout.blank else next(scores)) for rollout in rollouts]
 
     def _feedback(self, rollout: Rollout, score: float | None) -> RolloutFeedback:
         if score is None:

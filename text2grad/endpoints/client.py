@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
     raise InputError(f"an endpoint needs the package openai ({error}); run `pip install 'text2grad[judge]'`") from None
 
 from text2grad.configs import check_no_key
-from text2grad.endpoints.answers import limit_error, read_answer
+from text2grad.endpoints.answers import entry, limit_error, logprobs_of, read_answer, usage_of
 from text2grad.endpoints.http import within
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
@@ -54,7 +54,6 @@ _SIGNS = {  # what an error message says about the parameter that it refuses
 
 _REASONS = ("stop", "length", "content_filter", "refusal", "tool_calls", "function_call")
 _LONGEST_MESSAGE = 2000  # characters of an error answer that are kept
-_MOST_TOKENS = 10**9  # more than that is no count
 
 logger = logging.getLogger(__name__)
 # At DEBUG these log headers, in which a server may echo the key.
@@ -399,21 +398,21 @@ class ChatClient:
             UnreadableError: it is no chat completion.
             ChatError: it holds the API key.
         """
-        choices = _of(answer, "choices")
+        choices = entry(answer, "choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
-        message = _of(choice, "message")
-        content, refusal = _of(message, "content"), _of(message, "refusal")
+        message = entry(choice, "message")
+        content, refusal = entry(message, "content"), entry(message, "refusal")
         if not isinstance(message, Mapping) or not isinstance(content, str | None):
             raise UnreadableError("the server's answer is not a chat completion")
-        usage = _usage(_of(answer, "usage"))
+        usage = usage_of(entry(answer, "usage"))
         usage.cost_usd = price.of(usage) if not usage.uncounted else bound if price.listed else 0.0
         text = content or (refusal if isinstance(refusal, str) else "") or ""
         if holds_key(text, self._key):
             raise ChatError("the reply holds the API key, and is not kept")
-        finish = _of(choice, "finish_reason")
+        finish = entry(choice, "finish_reason")
         reason = "other" if finish else "stop"
         reason = "refusal" if refusal and not content else finish if finish in _REASONS else reason
-        return Reply(text, reason, usage, _logprobs(choice))
+        return Reply(text, reason, usage, logprobs_of(choice))
 
     def _back_off(self, attempt: int, asked: float | None) -> None:
         """Sleep before the next attempt: jittered exponential back-off, and never less than the server asks for."""
@@ -449,39 +448,6 @@ class ChatClient:
 
 def _size(messages: Sequence[Mapping[str, str]]) -> int:
     return sum(len(message["content"].encode("utf-8", "replace")) + _MESSAGE_OVERHEAD for message in messages)
-
-
-def _of(value: object, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else None
-
-
-def _usage(counted: object) -> Usage:
-    """The server's counts; numbers that cannot be counts are none."""
-    tokens = [_of(counted, name) for name in ("prompt_tokens", "completion_tokens")]
-    if not all(_is_count(number) for number in tokens):
-        return Usage(requests=1, uncounted=1)
-    cached = _of(_of(counted, "prompt_tokens_details"), "cached_tokens")
-    cached = min(cached, tokens[0]) if _is_count(cached) else 0
-    return Usage(requests=1, prompt_tokens=tokens[0], cached_tokens=cached, completion_tokens=tokens[1])
-
-
-def _is_count(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _MOST_TOKENS
-
-
-def _logprobs(choice: object) -> list[dict[str, float]] | None:
-    """Log-probabilities by alternative, of each token; None where they are not there or not in that form."""
-    content = _of(_of(choice, "logprobs"), "content")
-    rows = []
-    for token in content if isinstance(content, list) else []:
-        items = _of(token, "top_logprobs") or [token]
-        if not isinstance(items, list):
-            return None
-        pairs = [(_of(item, "token"), _of(item, "logprob")) for item in items]
-        if not all(isinstance(name, str) and storable(name) and type(value) in (int, float) for name, value in pairs):
-            return None
-        rows.append(dict(pairs))
-    return rows or None
 
 
 def _message(error: openai.APIStatusError) -> str:

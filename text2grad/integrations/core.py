@@ -77,7 +77,7 @@ class TokenJudge:
         if scheme not in SCHEMES:
             raise InputError(f"there is no token-weighting scheme {scheme!r}; choose one of {', '.join(SCHEMES)}")
         self.task, self.tokenizer = get_task(task), tokenizer
-        self.critic = load_critic(critic, self.task, **critic_options) if isinstance(critic, str) else as_critic(critic)
+        self.critic = critic_of(critic, self.task, **critic_options)
         self.scheme, self.empty_reward = scheme, empty_reward
         check_new_responses(self.critic)
         self._complete = log_completion(self.critic, self.task)
@@ -151,6 +151,11 @@ class TokenJudge:
             response=response,
             verdict=self.task.verdict(given).value,
         )
+
+
+def critic_of(critic: Critic | str | Any, task: Task | str, **options: Any) -> Critic:
+    """A critic by its spec, or from anything that can be called as one, made with its options."""
+    return load_critic(critic, task, **options) if isinstance(critic, str) else as_critic(critic, **options)
 
 
 def prompt_and_record(row: Mapping[str, Any], task: Task | str) -> tuple[str, Record | None]:

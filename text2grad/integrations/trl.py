@@ -17,9 +17,9 @@ from trl import GRPOTrainer
 from trl import __version__ as version
 
 from text2grad.advantages import group_advantages
-from text2grad.critics import Critic, as_critic, load_critic
+from text2grad.critics import Critic
 from text2grad.errors import InputError, StopRunError
-from text2grad.integrations.core import TokenFeedback, TokenJudge, prompt_and_record
+from text2grad.integrations.core import TokenFeedback, TokenJudge, critic_of, prompt_and_record
 from text2grad.tasks import Task
 from text2grad.token_rewards import Scheme
 
@@ -86,7 +86,8 @@ class TokenGRPOTrainer(GRPOTrainer):
         self.discount, self.outcome_weight, self.max_failures = discount, outcome_weight, max_failures
         # Of a model that also sees, the processor has the tokenizer.
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        self.token_judge = TokenJudge(_made(critic, task, critic_options or {}), task, tokenizer, scheme=scheme)
+        made = critic_of(critic, task, **(critic_options or {}))  # TokenJudge would take some options for its own
+        self.token_judge = TokenJudge(made, task, tokenizer, scheme=scheme)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
@@ -137,7 +138,7 @@ def verdict_reward(
 
     It uses nothing but what TRL documents of reward functions. Where in a response the quotes are, it cannot say.
     """
-    judge = TokenJudge(_made(critic, task, critic_options), task)
+    judge = TokenJudge(critic_of(critic, task, **critic_options), task)
 
     def verdict(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         own = {name: values for name, values in columns.items() if isinstance(values, list)}
@@ -146,11 +147,6 @@ def verdict_reward(
         return [each.verdict for each in judge_rows(judge, rows, texts)]
 
     return verdict
-
-
-def _made(critic: Any, task: Task | str, options: dict[str, Any]) -> Critic:
-    """The critic with its options, some of which ``TokenJudge`` would take for its own."""
-    return load_critic(critic, task, **options) if isinstance(critic, str) else as_critic(critic, **options)
 
 
 def no_outcome(prompts: Sequence[Any], **_: Any) -> list[float]:
