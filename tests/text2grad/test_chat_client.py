@@ -322,6 +322,17 @@ def test_a_reply_that_cannot_be_kept_is_counted_and_holds_no_budget(tmp_path):
     assert 0 < client.budget.spent < 0.001 and client.budget.fits(0.009)
 
 
+def test_a_request_after_the_end_is_refused_and_waits_for_nothing(tmp_path):
+    with FaultServer(echo) as server, ThreadPoolExecutor(1) as others:
+        client = client_of(server, concurrency=2, cache=ReplyCache(tmp_path / "a"))
+        client.close()
+        late = others.submit(client.complete, HELLO)
+        try:
+            assert isinstance(late.exception(timeout=5), StopRunError) and not server.requests
+        finally:
+            client._slots.release(2)
+
+
 def test_a_signal_stops_a_policys_requests():
     with FaultServer(echo, faults=["429"], rate=1.0, retry_after=60) as server:
         policy = ServedPolicy("m", server.url, AnsweringConfig(model="m"))

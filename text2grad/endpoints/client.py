@@ -286,6 +286,7 @@ class ChatClient:
             self._slots.acquire()
         if self.cache:
             self.cache.close()
+        self._slots.release(self.concurrency)  # a request that comes late is told so, and waits for no slot
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
