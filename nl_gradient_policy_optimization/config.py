@@ -11,10 +11,11 @@ from copy import copy
 from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from nl_gradient_policy_optimization.algorithms import ALGORITHMS, algorithm_class
-from text2grad.configs import check_given, check_values, setting
+from text2grad.configs import check_given, check_used, check_values, setting
 from text2grad.critics import is_endpoint, is_served
 from text2grad.critics.settings import CriticChoice
 from text2grad.errors import InputError
@@ -354,17 +355,20 @@ class PolicyConfig(
                 raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
         if self.critic_votes > 1 and not self.critic_temperature:
             raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
-        for name, needed, given in (
+        self.algorithm.check(self)
+        endpoint = is_endpoint(self.critic)
+        model = endpoint or Path(self.critic).is_dir()
+        check_used(
+            self,
             ("vllm_url", "--generation vllm_server", self.generation == "vllm_server"),
-            ("critic_prompt", "an endpoint as --critic", is_endpoint(self.critic)),
-            ("critic_variant", "an endpoint as --critic", is_endpoint(self.critic)),
+            ("critic_prompt", "an endpoint as --critic", endpoint),
+            ("critic_variant", "an endpoint as --critic", endpoint),
+            ("critic_max_new_tokens", "a reward model's folder or an endpoint as --critic", model),
+            ("critic_temperature", "a reward model's folder or an endpoint as --critic", model),
             ("audit_prompt", "an endpoint as --audit_critic", is_endpoint(self.audit_critic)),
             ("audit_flip_limit", "--audit_critic, the trusted critic", self.audit_critic),
             ("audit_gap_limit", "--audit_critic, the trusted critic", self.audit_critic),
-        ):
-            if getattr(self, name) and not given:
-                raise InputError(f"--{name} does nothing without {needed}; add that, or leave --{name} out")
-        self.algorithm.check(self)
+        )
 
     def _check_division(self, divisor: str, parts: int) -> None:
         if self.rollouts_per_device % parts:

@@ -170,8 +170,6 @@ def make_critic(
 ) -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
     local = Path(config.critic).is_dir() and not is_endpoint(config.critic)
-    if config.critic_votes > 1 and not (local or is_endpoint(config.critic)):
-        raise InputError(f"--critic_votes needs a reward model's folder or an endpoint as critic, not {config.critic}")
     if is_endpoint(config.critic):
         from text2grad.critics.chat import ChatCritic  # half a second, which runs without an endpoint do without
 

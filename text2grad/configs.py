@@ -220,6 +220,13 @@ def check_no_key(name: str, value: Any) -> None:
         raise InputError(f"{name} holds an API key; keys go into the environment (OPENAI_API_KEY, HF_TOKEN)")
 
 
+def check_used(config: Any, *settings: tuple[str, str, object]) -> None:
+    """Raise ``InputError`` for a setting in vain: its name, what it takes, whether that is there."""
+    for name, needed, there in settings:
+        if getattr(config, name) and not there:
+            raise InputError(f"--{name} does nothing without {needed}; add that, or leave --{name} out")
+
+
 def check_given(config: Any, *names: str) -> None:
     """Raise ``InputError`` where one of these settings is empty."""
     for name in names:

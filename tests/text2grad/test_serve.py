@@ -1,5 +1,6 @@
 """``text2grad serve``: what goes in and out, what is refused, what a client and its critic survive."""
 
+import gc
 import inspect
 import json
 import os
@@ -25,7 +26,7 @@ from text2grad.endpoints.client import ChatClient
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.http_app import PromptHeaders, make_app
-from text2grad.integrations.serve import address_of, checked_token
+from text2grad.integrations.serve import ServeConfig, address_of, checked_token
 from text2grad.integrations.service import CriticService, Limits
 from text2grad.tasks import get_task
 
@@ -167,6 +168,8 @@ def test_a_host_that_others_reach_needs_a_token(monkeypatch):
     monkeypatch.setenv(TOKEN, "two words")
     with pytest.raises(InputError, match="printable ASCII"):
         checked_token("127.0.0.1")
+    with pytest.raises(InputError, match="--critic_prompt does nothing without an endpoint"):
+        ServeConfig(critic_prompt="p.txt")
 
 
 def serving(folder: Path, *flags: str, task: str = "plain", critic: str = CRITIC) -> Server:
@@ -300,7 +303,7 @@ def test_a_client_stops_or_asks_again_later_as_if_the_critic_were_its_own():
             critic(["x", "y"], ["dead", "dead"])
 
 
-def test_a_late_answer_is_given_up_when_its_client_hangs_up():
+def test_a_late_answer_is_given_up_when_its_client_hangs_up(caplog):
     slow = Slow(0.5)
     service = CriticService(slow, PLAIN, window=0, batch_size=1)
     with served(service, sign_of_life=0.1) as url:
@@ -313,6 +316,8 @@ def test_a_late_answer_is_given_up_when_its_client_hangs_up():
         while service.waiting:
             time.sleep(0.05)
     assert len(slow.asked) < 5
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def server_that_breaks_off(times: int) -> AbstractContextManager[str]:

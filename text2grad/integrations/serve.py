@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from text2grad.configs import TaskConfig, check_values, parse, setting
+from text2grad.configs import TaskConfig, check_used, check_values, parse, setting
 from text2grad.critics import Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
 from text2grad.critics.settings import CriticChoice
@@ -41,6 +41,7 @@ class ServeConfig(CriticChoice):
 
     def __post_init__(self) -> None:
         check_values(self)
+        check_used(self, ("critic_prompt", "an endpoint as --critic", is_endpoint(self.critic)))
 
 
 def make_critic(task: Task, config: ServeConfig) -> Critic:

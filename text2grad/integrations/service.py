@@ -91,11 +91,13 @@ class CriticService:
             raise RequestError(503, f"{self.waiting} items are waiting already; send it again later")
         self.waiting += len(items)
         answers = asyncio.gather(*map(self._guarded, items))
-        answers.add_done_callback(lambda _: self._answered(len(items)))
+        answers.add_done_callback(lambda _: self._answered(len(items), answers))
         return answers
 
-    def _answered(self, count: int) -> None:
+    def _answered(self, count: int, answers: asyncio.Future[list[dict[str, Any]]]) -> None:
         self.waiting -= count
+        if not answers.cancelled():
+            answers.exception()  # else asyncio reports an error where the client hung up, and nobody awaits them
 
     def close(self) -> None:
         """Finish what was asked, end the threads; a critic that is stuck is left behind."""
