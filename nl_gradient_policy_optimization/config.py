@@ -147,7 +147,7 @@ class RewardSettings:
     )
     kl: KLKind = setting("full", "kind of KL per token")
     kl_coef: float = setting(0.2, "β of the KL penalty (its start, where a target is set)", "--beta", at_least=0)
-    kl_target: float | None = setting(6.0, "nats per response that β is steered to; 0 keeps β fixed")
+    kl_target: float | None = setting(6.0, "nats per response that β is steered to; 0 keeps β fixed", at_least=0)
     kl_horizon: float = setting(10_000, "rollouts over which β may change by 20 %", above=0)
 
 
@@ -166,7 +166,9 @@ class PPOSettings:
         1, "responses in one forward and backward pass; if it holds all of a step's, a pass of each step is saved"
     )
     clip_range: float = setting(0.2, "ε of PPO's ratio clip", above=0)
-    value_clip_range: float | None = setting(0.2, "how far a value may move from its rollout's in one step; 0: any")
+    value_clip_range: float | None = setting(
+        0.2, "how far a value may move from its rollout's in one step; 0: any", at_least=0
+    )
     entropy_coef: float = setting(0.0, "β_H, weight of the entropy bonus", at_least=0)
 
 
@@ -182,7 +184,9 @@ class OptimiserSettings:
     weight_decay: float = setting(0.0, "of the policy's weights", at_least=0)
     max_grad_norm: float = setting(1.0, "clip the policy's gradient to this norm", above=0)
     value_learning_rate: float = setting(1e-2, "of the value head", at_least=0)
-    kl_limit: float | None = setting(None, "stop the run when the mean KL of a response exceeds this; 0: never")
+    kl_limit: float | None = setting(
+        None, "stop the run when the mean KL of a response exceeds this; 0: never", at_least=0
+    )
 
 
 @dataclass

@@ -54,10 +54,8 @@ class Learner:
 
     def keeps_graph(self, batch: Batch) -> bool:
         """Whether the first update begins with the pass that scores these rollouts: one micro-batch holds them all."""
-        config, base = self.config, self.scorer.base
-        described = base.config.to_dict().items()
-        dropout = [module.p for module in base.modules() if isinstance(module, nn.Dropout)]
-        dropout += [value for name, value in described if "drop" in name and isinstance(value, float)]
+        config = self.config
+        dropout = [module.p for module in self.scorer.base.modules() if isinstance(module, nn.Dropout)]
         return (
             len(batch) <= config.micro_batch_size
             and config.minibatches == 1
@@ -115,7 +113,7 @@ class Learner:
                     done += 1
         self.algorithm.after_update()
         means = {name: sum(values) / len(values) for name, values in history.items()}
-        return {**means, "lr": self.learning_rate, "updates": done}
+        return {**means, "lr": self.learning_rate, "updates": len(history["grad_norm"])}
 
     def update_on(self, minibatch: Batch) -> dict[str, float]:
         """One update on a minibatch; returns its metrics.

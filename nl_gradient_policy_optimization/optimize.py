@@ -28,7 +28,7 @@ from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, encode_prompt
 from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
-from nl_gradient_policy_optimization.weights import unsharded
+from nl_gradient_policy_optimization.weights import unsharded, without_dropout
 from text2grad.configs import TaskConfig, parse
 from text2grad.critics import Critic, check_new_responses, is_served, load_critic
 from text2grad.endpoints import is_endpoint
@@ -145,6 +145,7 @@ def prepare(
 
 def trusted_settings(config: PolicyConfig) -> PolicyConfig:
     """The run's settings with the trusted critic in the critic's place, and the other way round."""
+    scores = Path(config.audit_prompt).stem == "dense"
     return replace(
         config,
         algorithm=algorithm_class("text2grad")(),  # a method may name a critic of its own
@@ -154,7 +155,7 @@ def trusted_settings(config: PolicyConfig) -> PolicyConfig:
         critic_variant="",
         critic_constrained="none" if is_endpoint(config.audit_critic) else config.critic_constrained,
         critic_votes=1,
-        scheme=config.scheme if Path(config.audit_prompt).stem == "dense" else "uniform",
+        scheme="uniform" if config.scheme in ("dense", "continuous") and not scores else config.scheme,
         critic_max_new_tokens=0,
         critic_temperature=0.0,
         run_tests=None,
@@ -304,6 +305,7 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
         model = load_model(config.model, dtype)
         with unsharded():
             reference = load_model(config.model, dtype, device).requires_grad_(False)
+    without_dropout(model)
     if config.gradient_checkpointing:
         base = base_model(model)
         base.activation_checkpointing_enable({"use_reentrant": False})

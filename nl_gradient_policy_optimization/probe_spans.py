@@ -106,7 +106,11 @@ def plain(trainer: NLGradientTrainer, batch: Batch) -> Tensor:
 
 def compared(trainer: NLGradientTrainer) -> dict[str, Algorithm]:
     """Every method that can compare as many responses to a prompt, ready for the trainer's batches."""
-    algorithms = {name: algorithm_class(kind)(**settings) for name, (kind, settings) in METHODS.items()}
+    own: Any = trainer.config.algorithm
+    of_run = {"verdict": {"outcome": own.outcome, "token_weight": own.token_weight}}
+    algorithms = {
+        name: algorithm_class(kind)(**(of_run.get(kind, {}) | settings)) for name, (kind, settings) in METHODS.items()
+    }
     if trainer.config.rollouts_per_prompt == 1:
         algorithms = {name: each for name, each in algorithms.items() if not each.compares_groups}
     for each in algorithms.values():

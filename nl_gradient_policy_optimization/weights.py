@@ -26,6 +26,14 @@ def trainable_bytes(module: nn.Module) -> int:
     return sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in trainable(module))
 
 
+def without_dropout(model: nn.Module) -> None:
+    """Turn off the model's own dropout, which would be noise in π/π_old; an adapter's stays as it was asked for."""
+    for name, module in model.named_modules():
+        for key, value in [] if ".lora_" in name else list(vars(module).items()):
+            if isinstance(value, float) and ("drop" in key or (key == "p" and isinstance(module, nn.Dropout))):
+                setattr(module, key, 0.0)
+
+
 def make_optimizer(policy: nn.Module, config: PolicyConfig) -> Optimizer:
     parameters, rate = trainable(policy), config.learning_rate
     if config.optimizer == "adafactor":

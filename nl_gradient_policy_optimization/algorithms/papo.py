@@ -24,7 +24,8 @@ class PAPO(GRPO):
     outcome: Outcome = setting("verdict", "as in grpo")
 
     def relative(self, batch: Batch) -> Tensor:
-        right = batch.counts * (batch.scores.nan_to_num() > 0)
+        wishes = response_scores(batch.given - batch.deltas, batch.mask)  # about length: a cut-off answer loses by them
+        right = batch.counts * (batch.scores.nan_to_num() + wishes > 0)
         means = response_scores(batch.deltas, batch.mask, mean=True)
         process = group_normalised(means, right, self.run.config.rollouts_per_prompt)
         return super().relative(batch) + process

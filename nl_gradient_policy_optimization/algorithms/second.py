@@ -112,8 +112,8 @@ class SecondAttempts(Text2Grad):
     def surrogate(self, inputs: LossInputs) -> tuple[Tensor, Tensor]:
         batch, logprobs = inputs.batch, inputs.scores.logprobs
         term, clipped = policy_loss(logprobs, batch.old_logprobs, batch.advantages, self.run.config.clip_range)
-        refined = refinement_loss(logprobs, batch.advantages)
-        return corrected(torch.where(batch.extra["refined"][:, None], refined, term), batch), clipped
+        refined, loss = batch.extra["refined"][:, None], refinement_loss(logprobs, batch.advantages)
+        return corrected(torch.where(refined, loss, term), batch), clipped * ~refined
 
 
 def attempt_advantages(scores: Tensor, counts: Tensor, group_size: int, learn: Learn) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO
 from nl_gradient_policy_optimization.batch import Batch
-from text2grad.advantages import leave_one_out, verdict_advantages
+from text2grad.advantages import before_end, centred, leave_one_out, verdict_advantages
 from text2grad.configs import setting
+from text2grad.errors import InputError
 from text2grad.records import load_json, save_json
 
 STATE_FILE = "verdict.json"
@@ -41,6 +42,11 @@ class Verdict(GRPO):
     def __post_init__(self) -> None:
         self.told = False  # whether the critic has said more than quotes can
         self.begin_with("")
+
+    def begin(self, run) -> None:
+        super().begin(run)
+        if run.config.rollouts_per_device * run.accelerator.num_processes < 2:
+            raise InputError("--algorithm verdict compares a step's responses; set --rollouts_per_device to 2 or more")
 
     def begin_with(self, kind: str) -> None:
         """The first step in which what a response is worth has this kind: sums and verdicts differ in size."""
@@ -67,9 +73,13 @@ class Verdict(GRPO):
         spread = leave_one_out(worths, batch.counts, size, self.run.reduce).abs().sum()
         if float(self.run.reduce(spread)) < 1e-5:  # all are worth the same: scaled, KL penalties would be all there is
             scores = worths
+        deltas = batch.rewards
+        spread = centred(self.token_rewards(batch), before_end(batch.mask)).abs().sum()
+        if float(self.run.reduce(spread)) < 1e-5:  # and where no span tells tokens apart
+            deltas = torch.zeros_like(deltas)
         unfinished = torch.tensor([not rollout.finished for rollout in batch.rollouts])
         advantages, squares = verdict_advantages(
-            batch.rewards,
+            deltas,
             batch.mask,
             scores,
             batch.missing.masked_fill(unfinished, float("nan")),

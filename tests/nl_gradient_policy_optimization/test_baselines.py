@@ -308,6 +308,15 @@ def test_an_adapter_that_goes_on_keeps_its_rank_but_not_its_dropout(tmp_path):
             made(model=folder, lora_r=0)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_base_models_own_dropout_is_no_noise_in_a_policys_updates(tmp_path, family):
+    own = {"attn_pdrop": 0.5, "resid_pdrop": 0.5} if family == "gpt2" else {"attention_dropout": 0.5}
+    config = tiny_config(tmp_path, model=tiny_model(tmp_path / "own", family, **own), lora_dropout=0.0)
+    policy = make_policy(config, torch.device("cpu")).model
+    ids = torch.arange(5, 25)[None]
+    torch.testing.assert_close(policy.train()(ids).logits, policy.eval()(ids).logits)
+
+
 @pytest.fixture(scope="module")
 def scalar_folder(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("scalar")

@@ -97,6 +97,16 @@ def test_a_step_of_equal_verdicts_learns_nothing_from_its_kl_penalties():
     assert found.abs().max() < 1e-3
 
 
+def test_where_no_span_tells_tokens_apart_kl_penalties_move_none():
+    batch = batch_of()
+    batch.deltas = batch.given = torch.full_like(batch.given, 0.5) * batch.mask  # praises everything
+    batch.old_logprobs = torch.zeros(4, 4)
+    penalties = 0.01 * torch.arange(16.0).view(4, 4)
+    alone, beside = ready("verdict", token_weight=0.0), ready("verdict")
+    batch.rewards = (batch.given - penalties) * batch.mask
+    torch.testing.assert_close(beside.advantages(batch)[:, 0], alone.advantages(batch)[:, 0])
+
+
 def test_a_teacher_that_changes_labels_leaves_the_verdict_alone():
     batch = batch_of()
     batch.old_logprobs, batch.extra["teacher_logprobs"] = torch.zeros(4, 4), torch.full((4, 4), 1.0)
@@ -109,6 +119,9 @@ def test_papo_compares_spans_among_right_responses_alone():
     found = advantages_of("papo", batch_of())
     torch.testing.assert_close(found[:2], plain[:2])  # only one of the two is right: nothing to compare
     close((found - plain)[2:, 0], [-0.7070, 0.7070])  # both are, with mean δ −½ and ¾
+    batch = batch_of()
+    batch.given[2, 0] -= 1.0  # its length takes more than the verdict gives: one is right, there is nothing to compare
+    torch.testing.assert_close(advantages_of("papo", batch), advantages_of("grpo", batch, outcome="verdict"))
 
 
 def test_pure_is_the_worst_token_against_the_groups():

@@ -234,6 +234,9 @@ def test_the_settings_of_an_endpoint_reach_it(tmp_path):
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
     assert len(asked) <= 4  # one request a rollout at most: none was sent again
+    assert [row["updates"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [
+        0
+    ]  # there was nothing to learn from
     assert {(request["max_tokens"], request["temperature"]) for request in asked} == {(77, 0.5)}
 
 

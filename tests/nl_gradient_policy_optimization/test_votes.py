@@ -204,6 +204,7 @@ def test_a_trusted_model_in_this_process_gets_one_batch_at_a_time():
 def test_the_trusted_critic_need_not_score_every_word():
     config = PolicyConfig.of(scheme="dense", audit_critic="programmatic")
     assert trusted_settings(config).scheme == "uniform"
+    assert trusted_settings(config.changed(scheme="decay")).scheme == "decay"
     assert trusted_settings(config.changed(audit_prompt="prompts/dense.txt")).scheme == "dense"
 
 

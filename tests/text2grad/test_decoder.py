@@ -41,6 +41,11 @@ def test_logprobs_are_those_of_the_forward_pass_in_every_family(family, device, 
     check_logprobs(rows, model.cpu(), PROMPTS * 3, 0.7)
 
 
+def test_bfloat16_works_on_processors_that_know_nothing_of_it():
+    (row,) = Decoder(randomised(FAMILIES["llama"](), 0.05).bfloat16()).sample(PROMPTS[:1], 8, [], None, 1.0)
+    assert len(row.ids) == 8 and max(row.logprobs) <= 0
+
+
 def test_an_adapter_that_is_switched_off_is_not_folded_in():
     model = adapted(randomised(FAMILIES["llama"]())).eval()
     layer = model.get_base_model().model.layers[0].mlp.up_proj
