@@ -224,6 +224,12 @@ def test_too_many_failed_critiques_stop_the_run(tmp_path, constrained):
     assert ("--critic_constrained quotes" in str(error.value)) == (constrained == "none")
 
 
+def test_a_step_without_feedback_makes_no_update(tmp_path):
+    config = tiny_config(tmp_path, max_steps=1, max_critic_failures=1.0)
+    optimize("slf5k", config, ScriptedRewards(fail=[f"post-{index}" for index in range(4)]))
+    assert [row["updates"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [0]
+
+
 def test_the_settings_of_an_endpoint_reach_it(tmp_path):
     with FaultServer(lambda body: FINE, faults=["500"], rate=1.0) as server:
         settings = {"critic_max_new_tokens": 77, "critic_temperature": 0.5, "critic_retries": 0}
@@ -234,9 +240,6 @@ def test_the_settings_of_an_endpoint_reach_it(tmp_path):
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
     assert len(asked) <= 4  # one request a rollout at most: none was sent again
-    assert [row["updates"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [
-        0
-    ]  # there was nothing to learn from
     assert {(request["max_tokens"], request["temperature"]) for request in asked} == {(77, 0.5)}
 
 
