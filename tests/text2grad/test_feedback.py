@@ -62,7 +62,16 @@ def test_an_older_annotation_leaves_nothing_behind():
     first = task.with_feedback(record, Feedback("c", missing=["z"], score=0.5), {})
     assert task.feedback(first) == Feedback("c", missing=["z"], score=0.5)
     assert task.feedback(task.with_feedback(first, Feedback("d"), {})) == Feedback("d")
-    assert task.training_prompts({**first, "log": {"passed": True}, "feedback": "A person's."}) == record
+    assert task.training_prompts({**first, "feedback": "A person's."}) == record
+    program = {"question": "x", "solution": "y"}
+    assert get_task("kodcode").training_prompts({**program, "log": {"passed": True}, "log_weaker": []}) == program
+
+
+def test_own_fields_with_the_names_of_feedbacks_parts_stay():
+    task = get_task("plain")
+    own = dict.fromkeys(("verdict", "missing", "scores", "annotation", "log", "log_weaker"), "the task's own")
+    record = {"prompt": "x", "response": "y", **own}
+    assert task.training_prompts(record) == task.without_older(record) == record
 
 
 @pytest.mark.parametrize(

@@ -215,13 +215,15 @@ class Task(ABC):
 
     def without_older(self, record: Record) -> Record:
         """The record without those parts of its feedback that newer feedback may lack."""
-        stale = {self.fields.scores, self.fields.missing, self.fields.score}
+        annotated = self.is_annotated(record)  # else fields of such names are the task's own
+        stale = {self.fields.scores, self.fields.missing, self.fields.score} if annotated else set()
         return {key: value for key, value in record.items() if key not in stale}
 
     def training_prompts(self, record: Record) -> Record:
         """The record without what was said of its response: a critic's feedback, a person's, the log of its tests."""
         dropped = {self.fields.critique, self.fields.good, self.fields.poor, self.human_feedback_field}
-        dropped |= {"annotation", "log", "log_weaker"}
+        dropped |= {"annotation"} if self.is_annotated(record) else set()
+        dropped |= {"log", "log_weaker"} if self.has_unit_tests else set()
         return {key: value for key, value in self.without_older(record).items() if key not in dropped}
 
 
