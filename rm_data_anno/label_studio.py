@@ -16,10 +16,11 @@ from pydantic import Field
 
 from rm_data_anno.adjudication import LABELS, PersonsAnnotation, adjudicated, agreement
 from rm_data_anno.text_offsets import Convention, chosen_convention, interval
+from rm_data_anno.validation import load_responses
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
-from text2grad.records import check_output, load_json, load_records, save_json, save_records, save_text
+from text2grad.records import check_output, load_json, save_json, save_records, save_text
 from text2grad.safety.gate import fault, shown
 from text2grad.safety.schema import Form, checked
 from text2grad.tasks import SpanWords, Task, get_task
@@ -225,7 +226,7 @@ def write_tasks(task: Task, config: LabelStudioConfig) -> None:
     check_output(interface)
     tasks = [  # each record's id is what brings its annotation back
         {"data": {"id": record_id, "prompt": task.prompt(record), "response": task.response(record)}}
-        for record_id, record in load_records(config.data_path, task).items()
+        for record_id, record in load_responses(config.data_path, task).items()
     ]
     save_json(config.output_path, tasks)
     words = {name: escape(getattr(task.span_words, name), {'"': "&quot;"}) for name in LABELS}
@@ -235,7 +236,7 @@ def write_tasks(task: Task, config: LabelStudioConfig) -> None:
 
 def write_records(task: Task, config: LabelStudioConfig) -> None:
     check_output(config.output_path)
-    records = load_records(config.data_path, task)
+    records = load_responses(config.data_path, task)
     responses = {record_id: task.response(record) for record_id, record in records.items()}
     found = read_export(config.export, responses, config.offsets, task.span_words)
     if not found:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
+from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground, inside
+from text2grad.records import Records, load_records
 from text2grad.tasks import Task
 
 _WORD = re.compile(r"[^\W_]+")
@@ -63,6 +65,17 @@ class Validated:
         found = {name: getattr(self, name) for name in ("repeated", "unscored", *_LISTS)}
         always = {"offered": self.offered, "corrected": self.corrected}
         return always | {name: item for name, item in found.items() if item}
+
+
+def load_responses(path: str, task: Task) -> Records:
+    """Records that annotation may add to; ``InputError`` where it would replace a field of their own."""
+    records = load_records(path, task)
+    for record_id, record in records.items():
+        try:
+            task.check_room(record)
+        except InputError as error:
+            raise InputError(f"{path}: record {record_id!r}: {error}") from None
+    return records
 
 
 def validate(feedback: Feedback, response: str, task: Task) -> Validated:

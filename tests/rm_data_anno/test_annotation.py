@@ -235,7 +235,8 @@ def test_each_different_response_is_kept_once(tmp_path):
     assert list(made) == ["a@1", "b@2", "b@3"]
     assert [TASK.response(record) for record in made.values()] == ["I lost a.", "I lost a.", "Gone."]
     assert made["b@3"] == {**POSTS["b"], "generated_summary": "Gone."}
-    judged = {key: {**post, "id": key, "poor_spans": ["x"], "verdict": -1.0} for key, post in POSTS.items()}
+    about = {"good_spans": [], "poor_spans": ["x"], "verdict": -1.0}
+    judged = {key: {**post, **about, "id": key} for key, post in POSTS.items()}
     save_records(tmp_path / "made.jsonl", Records(rollout_records(judged, [one, two], TASK), tmp_path, keyed=True))
     found = load_records(tmp_path / "made.jsonl", TASK)
     assert list(found) == list(made) and not any({"poor_spans", "verdict"} & set(row) for row in found.values())

@@ -67,6 +67,16 @@ def test_a_record_whose_spans_fail_is_asked_again_once_with_the_reason(tmp_path)
     assert report["records"]["asked_again"] == 2
 
 
+@pytest.mark.parametrize("name", ["verdict", "missing", "scores", "good_spans", "annotation"])
+def test_a_field_that_annotation_would_replace_is_named_before_anyone_is_asked(tmp_path, name):
+    records = posts(2)
+    records["t3_1"][name] = "the user's own"
+    with FaultServer(judge) as server:
+        with pytest.raises(InputError, match=f"in.json: record 't3_1': .* a field '{name}'; rename that field"):
+            annotate("slf5k", setting(tmp_path, server, records))
+        assert not server.requests
+
+
 def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tmp_path, capsys):
     broken = {"t3_1": "I would rather not.", "t3_3": '{"textual_feedback": "Good", "good_spans": ["Dog'}
     with FaultServer(lambda body: broken.get(record_of(body)) or judge(body)) as server:

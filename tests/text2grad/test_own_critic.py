@@ -155,7 +155,8 @@ def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     data, output, file = tmp_path / "in.json", tmp_path / "out.json", tmp_path / "functions.py"
     file.write_text(f"# coding: latin-1 (é)\n{file.read_text()}", encoding="latin-1")
     former = {"missing": ["x"], "verdict": -0.9}  # of other feedback
-    save_json(data, [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no", **former}])
+    older = {**former, "good_spans": [], "poor_spans": []}
+    save_json(data, [{"prompt": "p", "response": "yes"}, {"prompt": "q", "response": "no", **older}])
     config = AnnotateConfig(data_path=str(data), critic=spec("item"), output_path=str(output))
     annotate("plain", config)
     assert [row["textual_feedback"] for row in load_json(output)] == ["on p", "on q"]

@@ -219,6 +219,13 @@ class Task(ABC):
         stale = {self.fields.scores, self.fields.missing, self.fields.score} if annotated else set()
         return {key: value for key, value in record.items() if key not in stale}
 
+    def check_room(self, record: Record) -> None:
+        """``InputError`` (without file and id) where a record has, of its own, a field that annotation writes."""
+        parts = {self.fields.good, self.fields.poor, self.fields.scores, self.fields.missing, self.fields.score}
+        own = sorted((parts | {"annotation"}) & set(record))
+        if own and not self.is_annotated(record):
+            raise InputError(f"it is not annotated and has a field {own[0]!r}; rename that field, annotation writes it")
+
     def training_prompts(self, record: Record) -> Record:
         """The record without what was said of its response: a critic's feedback, a person's, the log of its tests."""
         dropped = {self.fields.critique, self.fields.good, self.fields.poor, self.human_feedback_field}
