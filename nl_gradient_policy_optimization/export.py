@@ -9,7 +9,7 @@ from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.run_folder import changes_shown
-from text2grad.models import card_header, card_loading
+from text2grad.models import base_of, card_header, card_loading
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task
 
@@ -50,8 +50,9 @@ def model_card(trainer: NLGradientTrainer) -> str:
     about, rows = load_json(trainer.run / RUN_FILE), trainer.metrics_log.rows()
     config = config_of(about).flat()
     method, model = about["method"], about["model"]
+    base = base_of(model)
     adapter = hasattr(trainer.learner.scorer.model, "peft_config")
-    header = card_header(model, adapter, [name for name in (method, about["task"]) if name != "text2grad"])
+    header = card_header(base, adapter, [name for name in (method, about["task"]) if name != "text2grad"])
     settings = "\n".join(f"- {name}: {config[name]}" for name in _SETTINGS)
     settings += changes_shown(about.get("changes", []))
     return f"""{header}
@@ -69,7 +70,7 @@ Measured on the rollouts of training (sampled at temperature {config["temperatur
 
 {_results(rows) if rows else "(metrics.jsonl was lost)"}
 
-{card_loading(model, adapter)}{_VALUES if trainer.learner.value_function else ""}"""
+{card_loading(base, adapter)}{_VALUES if trainer.learner.value_function else ""}"""
 
 
 def _results(rows: list[dict]) -> str:

@@ -38,6 +38,7 @@ from text2grad.errors import InputError, command
 from text2grad.journal.run_folder import claimed
 from text2grad.models import (
     base_model,
+    base_of,
     best_dtype,
     is_adapter,
     load_model,
@@ -378,7 +379,7 @@ def print_summary(trainer: NLGradientTrainer) -> None:
     """The last lines of a run: where the result is, and what to do with it."""
     run = trainer.run
     policy = run / "policy"
-    kind = f"an adapter of {trainer.config.model}" if is_adapter(str(policy)) else "a whole model"
+    kind = f"an adapter of {base_of(trainer.config.model)}" if is_adapter(str(policy)) else "a whole model"
     print(
         f"{run}: finished after step {trainer.finished_steps}. The policy is in {policy} ({kind}), "
         f"the figures of each step are in {run / METRICS_FILE}."

@@ -163,7 +163,7 @@ def _describe(
         task_source=task.source,
         critique=config.critique,
         verdict=task.fields.with_verdict and task.fields.with_critique,
-        base_model=lasting_name(_base(config.model)),
+        base_model=lasting_name(base_of(config.model)),
         prompt_max_length=config.max_prompt_tokens,
         max_length=config.max_length,
         shorten=config.shorten,
@@ -230,7 +230,7 @@ def _trainer(
         raise InputError(f"--lora_target_modules: {error}") from None
     monitor.trainer = trainer
     if config.lora_r:  # PEFT would name the folder that the model was loaded from
-        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(_base(config.model))
+        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(base_of(config.model))
         # Saving, it looks for that name on the hub, to see whether the vocabulary grew; here it never does.
         warnings.filterwarnings("ignore", "Unable to fetch remote file|Could not find a config file", UserWarning)
     return trainer
@@ -240,11 +240,6 @@ def _rows(encoded: EncodedRecords, config: RewardModelConfig) -> Dataset:
     if config.responses_per_row == 1:
         return Dataset.from_list(encoded.examples)
     return Dataset.from_list(shared_rows(encoded.examples, encoded.prompts, config.responses_per_row))
-
-
-def _base(model: str) -> str:
-    """The model below the adapter that is trained: a new one, or the one of a reward model that goes on learning."""
-    return base_of(model) if is_adapter(model) else model
 
 
 @command

@@ -101,7 +101,7 @@ def model_flags(policy: AnsweringConfig, config: ArcConfig) -> list[str]:
         return ["--model", "local-completions", "--model_args", _joined(arguments)]
     path, device = model_path(policy.model), policy.device or best_device()
     dtype = str(named_dtype(policy.dtype, device)).removeprefix("torch.")
-    arguments = {"pretrained": model_path(base_of(path)) if is_adapter(path) else path, "dtype": dtype}
+    arguments = {"pretrained": model_path(base_of(path)), "dtype": dtype}
     if is_adapter(path):
         arguments["peft"] = path
     flags = ["--model", "hf", "--model_args", _joined(arguments), "--device", device]

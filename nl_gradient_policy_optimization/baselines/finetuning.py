@@ -20,6 +20,7 @@ from text2grad.journal.finetuning import begin, train
 from text2grad.journal.run_folder import changes_shown, claimed
 from text2grad.journal.settings import TrainingSettings
 from text2grad.models import (
+    base_of,
     card_header,
     card_loading,
     go_on_with_adapter,
@@ -216,8 +217,9 @@ def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
 
 def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> str:
     """The result's README.md: data, settings, measures, and how to load it."""
-    header = card_header(config.model, config.lora, [method, config.task])
-    loading = card_loading(config.model, config.lora)
+    base = base_of(config.model)
+    header = card_header(base, config.lora, [method, config.task])
+    loading = card_loading(base, config.lora)
     if method == "scalar_reward":
         header = header.replace("text-generation", "text-classification")
         loading = _LOADING_SCALAR.replace("slf5k", config.task)

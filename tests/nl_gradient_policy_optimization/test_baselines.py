@@ -15,6 +15,7 @@ from nl_gradient_policy_optimization.algorithms.scalar import on_last_token
 from nl_gradient_policy_optimization.baselines import dpo, reflect, scalar_reward, sft
 from nl_gradient_policy_optimization.baselines.pairs import PairsConfig, load_pairs, make_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarRewards, load_scalar_model
+from nl_gradient_policy_optimization.export import model_card
 from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
 from nl_gradient_policy_optimization.rewards import CriticRewards
 from tests.baseline_runs import BAD, BASELINES, GOOD, SLF5K, ULTRA, QuotingCritic, rollout, settings
@@ -161,6 +162,8 @@ def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsy
     assert trainer.step(1)["kl/full"] < 1e-6 < 1e-4 < trainer.step(2)["kl/full"]
     names = [name for name, weight in trainer.learner.scorer.named_parameters() if weight.requires_grad]
     assert names and all(".default." in name for name in names)
+    own = model_card(trainer)
+    assert f"base_model: {config.model}\n" in own and f"names the folder of the base model, `{config.model}`" in own
 
 
 def test_the_loss_of_sft_is_on_the_answer_alone(tmp_path):
@@ -282,6 +285,7 @@ def test_dpo_encodes_prompts_as_they_are_sampled(tmp_path, monkeypatch):
 @pytest.mark.parametrize("start", ["adapter", "all weights"])
 def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
     config = settings(dpo.DPOSettings, tmp_path, pairs_file(tmp_path), max_steps=2, lora=start == "adapter")
+    base = config.model
     if start == "adapter":
         adapted(load_model(config.model, "float32")).save_pretrained(tmp_path / "adapter")
         config.model = str(tmp_path / "adapter")
@@ -290,6 +294,7 @@ def test_dpos_reference_is_what_it_starts_from(start, tmp_path):
     assert metrics["first_loss"] == pytest.approx(math.log(2), abs=1e-4)  # no difference yet
     assert metrics["last_loss"] < metrics["first_loss"] - 1e-3
     load_model(config.output_dir, "float32")
+    assert f"base_model: {base}\n" in (tmp_path / "run" / "README.md").read_text()
 
 
 def test_an_adapter_that_goes_on_keeps_its_rank_but_not_its_dropout(tmp_path):

@@ -85,7 +85,12 @@ def is_adapter(name: str) -> bool:
 
 
 def base_of(adapter: str) -> str:
-    """The model an adapter was trained on, as its folder says; the built-in one is found on any machine."""
+    """The model an adapter was trained on, as its folder says; the built-in one is found on any machine.
+
+    A whole model is passed through.
+    """
+    if not is_adapter(adapter):
+        return adapter
     file, base = Path(adapter) / "adapter_config.json", _named_base(adapter)
     seen, under = {Path(adapter).resolve()}, base
     while is_adapter(under):
