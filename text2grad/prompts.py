@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 
@@ -89,7 +89,8 @@ def prompt_path(task: Task, kind: str, name: str = "") -> Path:
     own, general = task.place(kind, name), get_task("plain")
     if own.is_file():
         return own
-    same_fields = task.fields == general.fields or kind in ("judge", "reflect", "teacher")
+    named = replace(task.fields, with_critique=True, with_verdict=True)  # whichever of them z has
+    same_fields = named == general.fields or kind in ("judge", "reflect", "teacher")
     if same_fields and general.place(kind, name).is_file():
         return general.place(kind, name)
     what = f"{kind} prompt {name!r}" if name else f"{kind} prompt"

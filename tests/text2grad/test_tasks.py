@@ -96,6 +96,8 @@ def test_own_prompts_come_before_the_general_ones(tmp_path):
     general = get_task("ultrafeedback")
     assert prompt_path(task, "annotation", "cot") == general.place("annotation", "cot")
     assert prompt_path(task, "judge") == general.place("judge")
+    for part_of_z in (task.without_critique(), task.without_verdict()):
+        assert prompt_path(part_of_z, "reward_model", "spans") == general.place("reward_model", "spans")
     own = tmp_path / "prompts" / "annotation" / "cot.txt"
     own.parent.mkdir(parents=True)
     own.write_text("${prompt} ${response}")
