@@ -22,8 +22,9 @@ from evaluation.results import (
     writers,
 )
 from text2grad.configs import setting
-from text2grad.critics import CRITIC_FORMS, load_critic
+from text2grad.critics import CRITIC_FORMS
 from text2grad.critics.asking import feedback_on
+from text2grad.critics.settings import PromptedCritic
 from text2grad.feedback import Feedback, verdict
 from text2grad.models import load_tokenizer
 from text2grad.records import check_output, generation_of, prompt_of
@@ -33,7 +34,7 @@ from text2grad.token_rewards import scheme_of, token_rewards
 
 
 @dataclass(kw_only=True)
-class MeasureConfig(ResultConfig):
+class MeasureConfig(PromptedCritic, ResultConfig):
     """What is measured, and against what."""
 
     data_path: str = setting(
@@ -95,7 +96,7 @@ def critic_figures(
         return {}, {}
     rules = config.critic == "programmatic"
     options = {"sandbox": sandbox} if rules and sandbox else {}
-    tokenizer, critic = _tokenizer(config.tokenizer), load_critic(config.critic, task, **options)
+    tokenizer, critic = _tokenizer(config.tokenizer), config.load_critic(task, **options)
     journal = Path(f"{config.output_path}.{'rules' if rules else 'critic'}.journal.jsonl")  # one may be paid for
     if rules:
         journal.unlink(missing_ok=True)  # it costs nothing, and its rules change with the code

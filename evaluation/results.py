@@ -52,7 +52,7 @@ COMBINE: dict[str, Combine] = {
 }
 
 
-MEASURING = ("critic", "tokenizer", "encoder", "logprob_model", "perplexity_model", "bertscore_model")
+MEASURING = ("critic", "critic_prompt", "tokenizer", "encoder", "logprob_model", "perplexity_model", "bertscore_model")
 """Settings of a measurement that decide what its figures mean."""
 
 
@@ -203,7 +203,7 @@ def check_same_prompts(prompts: Mapping[str, str], result: Mapping[str, Any], pa
 def instruments(results: Iterable[Mapping[str, Any]]) -> list[str]:
     """What measured the results' figures, where it was not the same for all: no differences can be told from those."""
     settings = [result.get("settings", {}) for result in results]
-    named = {name: [each[name] for each in settings if isinstance(each.get(name), str)] for name in MEASURING}
+    named = {name: [each[name] or "none" for each in settings if isinstance(each.get(name), str)] for name in MEASURING}
     return [f"{name} {', '.join(dict.fromkeys(used))}" for name, used in named.items() if len(set(used)) > 1]
 
 

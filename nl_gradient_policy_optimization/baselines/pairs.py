@@ -22,8 +22,9 @@ from pathlib import Path
 
 from nl_gradient_policy_optimization.baselines import LAUNCHER
 from text2grad.configs import TaskConfig, parse, setting
-from text2grad.critics import Critic, load_critic
+from text2grad.critics import Critic
 from text2grad.critics.asking import feedback_on
+from text2grad.critics.settings import PromptedCritic
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome
@@ -50,7 +51,7 @@ class Pair:
 
 
 @dataclass
-class PairsConfig(TaskConfig):
+class PairsConfig(PromptedCritic, TaskConfig):
     """What is compared, and where the pairs go."""
 
     data_path: str = setting(
@@ -123,7 +124,7 @@ def values_of(records: Records, task: Task, config: PairsConfig) -> tuple[dict[s
 
 
 def _ranked(records: Records, task: Task, config: PairsConfig) -> Outcome:
-    critic, tokenizer = load_critic(config.critic, task), load_tokenizer(config.tokenizer)
+    critic, tokenizer = config.load_critic(task), load_tokenizer(config.tokenizer)
     journal, told = f"{config.output_path}.journal.jsonl", f"{critic.name} ranks"
     said = {key: _said(critic, record, task) for key, record in records.items()}
     rest = records.like({key: records[key] for key, feedback in said.items() if feedback is None})

@@ -13,8 +13,9 @@ from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
 from text2grad.configs import TaskConfig, parse, setting
-from text2grad.critics import Critic, load_critic
+from text2grad.critics import Critic
 from text2grad.critics.asking import feedback_on
+from text2grad.critics.settings import PromptedCritic
 from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.client import endpoint_of
 from text2grad.endpoints.settings import Endpoint
@@ -28,7 +29,7 @@ from text2grad.tasks import Record, Task, get_task
 
 
 @dataclass
-class ReflectConfig(TaskConfig):
+class ReflectConfig(PromptedCritic, TaskConfig):
     """Who criticises, who writes, and how often."""
 
     data_path: str = setting(
@@ -152,7 +153,7 @@ def main() -> None:
             raise InputError(
                 f"{config.data_path}: record {key} has no answer to rewrite; evaluation/generate.py writes them"
             )
-    output = reflect(records, task, load_critic(config.critic, task), writer_of(config), prompt, config)
+    output = reflect(records, task, config.load_critic(task), writer_of(config), prompt, config)
     save_records(config.output_path, output)
     print(f"{len(output)} answers after {config.rounds} rounds -> {config.output_path}")
 

@@ -7,7 +7,6 @@ from itertools import combinations
 
 import pytest
 
-from evaluation import measuring
 from evaluation.kodcode import evalplus_samples
 from evaluation.kodcode.evalplus_score import EvalPlusScoreConfig, read_verdicts, run_evalplus
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
@@ -94,7 +93,8 @@ def test_a_program_that_was_tested_is_not_tested_again(tmp_path):
 
 def test_the_critics_tests_run_where_the_evaluations_do(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(measuring, "load_critic", lambda *_, **options: made.append(options) or as_critic(judge))
+    made_by = "text2grad.critics.settings.load_critic"
+    monkeypatch.setattr(made_by, lambda *_, **options: made.append(options) or as_critic(judge))
     evaluate_programs(config(tmp_path, kodcode_file(tmp_path / "p.json", {"a": [RIGHT]}), critic="programmatic"))
     assert made[0]["sandbox"].seconds == 60
 

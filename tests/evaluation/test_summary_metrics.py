@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+from dataclasses import replace
 from statistics import mean
 
 import numpy as np
@@ -18,6 +19,8 @@ from evaluation.slf5k.evaluate import SummaryEvaluationConfig, evaluate_summarie
 from evaluation.slf5k.metrics import bleu, copied_words, facts_told, longest_copy, rouge, text_figures
 from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
 from evaluation.slf5k.trivial import trivial_answers
+from nl_gradient_policy_optimization.baselines.pairs import PairsConfig
+from nl_gradient_policy_optimization.baselines.reflect import ReflectConfig
 from tests.conftest import ROOT
 from tests.fault_server import FaultServer
 from tests.tiny import tiny_model, tokenizer
@@ -149,6 +152,15 @@ def test_another_prompt_does_not_take_the_feedback_of_the_first(tmp_path, monkey
         (prompts / "cot.txt").write_text("Judge ${response} to ${prompt} harshly.")
         with pytest.raises(InputError, match=r"begun with other settings .*prompt"):
             critic_figures(config, records, task)
+        (tmp_path / "own.txt").write_text("My words on ${response} to ${prompt}.")
+        own = {"critic": config.critic, "critic_prompt": str(tmp_path / "own.txt")}
+        critic_figures(MeasureConfig(**settings | {"output_path": str(tmp_path / "s.json")}, **own), records, task)
+        asked = server.requests[-1]["messages"][0]["content"]
+    assert asked == "My words on Nobody. to Who?."
+    for made in (PairsConfig("plain", "in", "out", **own), ReflectConfig("plain", "in", "out", "model", **own)):
+        assert made.load_critic(task).prompt.text.startswith("My words")
+        with pytest.raises(InputError, match="--critic_prompt does nothing without an endpoint as --critic"):
+            replace(made, critic="programmatic")
 
 
 def test_a_silent_answer_has_no_delta_and_the_worst_verdict(tmp_path, by_critic):

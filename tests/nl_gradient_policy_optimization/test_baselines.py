@@ -87,7 +87,7 @@ def test_kodcode_pairs_are_programs_whose_logs_say_that_they_passed_and_failed(t
 
 def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch):
     critic = QuotingCritic(poor=["Bananas"], good=["parking ticket"])
-    monkeypatch.setattr("nl_gradient_policy_optimization.baselines.pairs.load_critic", lambda *_: critic)
+    monkeypatch.setattr("text2grad.critics.settings.load_critic", lambda *_: critic)
     model = tiny_model(tmp_path / "tiny")
     compared = {"generated_summary_for_comparison_A": "one", "generated_summary_for_comparison_B": "two"}
     rows = {
@@ -127,7 +127,7 @@ def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
     def judge(prompts, responses):
         return [Feedback("c", scores=[(text.split()[0], 1.0 if text == GOOD else -1.0)]) for text in responses]
 
-    monkeypatch.setattr("nl_gradient_policy_optimization.baselines.pairs.load_critic", lambda *_: as_critic(judge))
+    monkeypatch.setattr("text2grad.critics.settings.load_critic", lambda *_: as_critic(judge))
     rows = [{"post": POSTS[0], "generated_summary": text} for text in (BAD, GOOD)]
     save_json(tmp_path / "in.json", rows)
     model = tiny_model(tmp_path / "tiny")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from text2grad.configs import TaskConfig, check_used, check_values, parse, setting
+from text2grad.configs import TaskConfig, check_values, parse, setting
 from text2grad.critics import Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
 from text2grad.critics.settings import CriticChoice
@@ -41,15 +41,14 @@ class ServeConfig(CriticChoice):
 
     def __post_init__(self) -> None:
         check_values(self)
-        check_used(self, ("critic_prompt", "an endpoint as --critic", is_endpoint(self.critic)))
+        super().__post_init__()
 
 
 def make_critic(task: Task, config: ServeConfig) -> Critic:
     if is_served(config.critic):
         raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
     if is_endpoint(config.critic):
-        options = {"prompt": config.critic_prompt or None, **config.client_options()}
-        return load_critic(config.critic, task, constrained=config.critic_constrained, **options)
+        return config.load_critic(task, constrained=config.critic_constrained, **config.client_options())
     if Path(config.critic).is_dir():
         options = {"batch_size": config.critic_batch_size, "constrained": config.critic_constrained}
         return load_critic(config.critic, task, **options)
