@@ -164,6 +164,15 @@ def test_a_chat_template_that_refuses_a_chat_is_told(tmp_path):
         chat_ids([{"role": "user", "content": "Hi."}], load_tokenizer(str(folder)))
 
 
+def test_a_model_that_can_think_first_answers_at_once(tmp_path):
+    folder = Path(tiny_model(tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text(
+        "A:{% if enable_thinking is defined and not enable_thinking %}!{% endif %}"
+    )
+    tokens = load_tokenizer(str(folder))
+    assert tokens.decode(chat_ids([{"role": "user", "content": "Hi."}], tokens)).endswith("A:!")
+
+
 BEGIN = """
 from text2grad.models.deepspeed_setup import prepare_deepspeed
 prepare_deepspeed(on_cpu=True)

@@ -193,12 +193,14 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 def chat_ids(chat: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """A model's input for a chat in its own template, up to where its answer begins; the same on every day.
 
+    Templates that can make a model think first (Qwen3's) are told not to: few tokens would be left for the answer.
+
     Raises:
         InputError: the template refuses the chat, as some do where a system speaks.
     """
     from jinja2 import TemplateError
 
-    options = {"add_generation_prompt": True, "return_dict": True, "date_string": FIXED_DATE}
+    options = {"add_generation_prompt": True, "return_dict": True, "date_string": FIXED_DATE, "enable_thinking": False}
     try:
         encoded = tokenizer.apply_chat_template(chat, **options)
     except TemplateError as error:
