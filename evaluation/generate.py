@@ -73,7 +73,7 @@ def answer_chats(
     journal: str,
     description: str,
     retry_failed: bool = False,
-    allow_changed: bool = False,
+    allow_changed: bool | None = None,
 ) -> Outcome:
     """Ask the policy every chat once, longest prompts first; a warning tells of answers that its context may not hold.
 

@@ -150,7 +150,7 @@ def test_another_prompt_does_not_take_the_feedback_of_the_first(tmp_path, monkey
         (prompts / "cot.txt").write_text("Judge ${response} to ${prompt}.")
         assert critic_figures(config, records, task)[0]["critic_failures"].value() == 0
         (prompts / "cot.txt").write_text("Judge ${response} to ${prompt} harshly.")
-        with pytest.raises(InputError, match=r"begun with other settings .*prompt"):
+        with pytest.raises(InputError, match=r"begun with other settings .*prompt.* path, or delete the journal"):
             critic_figures(config, records, task)
         (tmp_path / "own.txt").write_text("My words on ${response} to ${prompt}.")
         own = {"critic": config.critic, "critic_prompt": str(tmp_path / "own.txt")}

@@ -163,7 +163,7 @@ def test_a_journal_knows_an_edited_critic(tmp_path, spec):
     assert not any(former.keys() & row.keys() for row in load_json(output))
     annotate("plain", config)  # nothing to do
     file.write_bytes(file.read_bytes().replace(b"on {prompt}", b"about {prompt}"))
-    with pytest.raises(InputError, match=r"begun with other settings \(critic_version"):
+    with pytest.raises(InputError, match=r"begun with other settings \(critic_version.*--allow_changed true to keep"):
         annotate("plain", config)
 
 

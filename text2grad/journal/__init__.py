@@ -145,7 +145,8 @@ class Journal:
     ``{"id", "input", "result"}`` or ``{"id", "input", "error"}``, on disk before the call returns.
 
     Args:
-        allow_changed: go on with other settings; a further line of settings says where they begin to apply.
+        allow_changed: go on with other settings; a further line of settings says where they begin to apply. None:
+            the caller has no flag for it that an error could name.
         result_type: of every result, as Python decodes it.
 
     Attributes:
@@ -153,7 +154,7 @@ class Journal:
     """
 
     def __init__(
-        self, path: str | Path, settings: dict[str, Any], allow_changed: bool = False, result_type: type = object
+        self, path: str | Path, settings: dict[str, Any], allow_changed: bool | None = None, result_type: type = object
     ):
         self.path, self._result_type = Path(path), result_type
         self.changes: list[dict[str, Any]] = []
@@ -191,7 +192,8 @@ class Journal:
         if differing_settings(last, settings):
             if not self._allow_changed:
                 self._log.close()
-                remedy = "choose another output path, or delete the journal to start over"
+                keeping = "add --allow_changed true to keep what is done, " if self._allow_changed is False else ""
+                remedy = f"choose another output path, {keeping}or delete the journal to start over"
                 check_same_settings(self.path, last, settings, remedy)
             self._changed(last, settings)
             self._log.append({"settings": settings})
@@ -260,7 +262,7 @@ def map_records(
     batch_size: int = 1,
     workers: int = 0,
     retry_failed: bool = False,
-    allow_changed: bool = False,
+    allow_changed: bool | None = None,
     result_type: type = object,
     description: str = "",
     status: Callable[[], dict[str, Any]] | None = None,
@@ -278,7 +280,7 @@ def map_records(
         workers: threads that call ``work``; what is in flight there is waited for when the run is asked to end. 0: this
             thread calls it, and a signal ends it at once, which suits work that costs no money.
         retry_failed: try the records again that an earlier run gave up on; they stay failed otherwise.
-        allow_changed: go on with other settings than the journal was begun with.
+        allow_changed: go on with other settings than the journal was begun with; see :class:`Journal`.
         result_type: of every result; a journal that holds another is refused.
         description, status: label and figures of the progress bar.
     """
