@@ -25,6 +25,7 @@ from text2grad.configs import setting
 from text2grad.critics import CRITIC_FORMS
 from text2grad.critics.asking import feedback_on
 from text2grad.critics.settings import PromptedCritic
+from text2grad.errors import InputError
 from text2grad.feedback import Feedback, verdict
 from text2grad.models import load_tokenizer
 from text2grad.records import check_output, generation_of, prompt_of
@@ -59,8 +60,16 @@ def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Reco
     check_output(config.output_path)
     other = config.other  # read before the responses: a mistake in it costs no wait
     records = load_responses(config.data_path, task)
-    check_same_prompts(_prompts(records, task), other, config.compare_with or "")
+    prompts = _prompts(records, task)
+    check_same_prompts(prompts, other, config.compare_with or "")
+    if other and not _paired(prompts, other):
+        raise InputError(f"{config.compare_with}: has no record in common with {config.data_path}; give both equal ids")
     return records
+
+
+def _paired(prompts: Mapping[str, str], other: Mapping[str, Any]) -> set[str]:
+    """The ids of the prompts that another result has answers to, too."""
+    return prompts.keys() & set(map(prompt_of, other["records"]))
 
 
 def _prompts(records: Mapping[str, Record], task: Task) -> dict[str, str]:
@@ -166,7 +175,9 @@ def compare_and_save(
     count = f"{len(asked)} prompts" if alone else f"{len(responses)} responses to {len(asked)} prompts"
     print_metrics(config, result["metrics"], f"on {count}")
     if compared:
-        print_differences(compared["differences"], f"{config.system} minus {compared['system']}:")
+        paired = len(_paired(asked, other))
+        where = f" on {paired} of {len(asked)} prompts" if paired < len(asked) else ""
+        print_differences(compared["differences"], f"{config.system} minus {compared['system']}{where}:")
         for differing in instruments([result, other]):
             print(f"  what these measure does not compare: {differing}")
     print_next_step(*filter(None, (config.compare_with, config.output_path)), task=task)

@@ -187,13 +187,18 @@ def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, refus
     }
     for name, answer in answers.items():
         rows = {key: {**row, "generated_summary": answer(row)} for key, row in list(source.items())[:8]}
-        save_json(tmp_path / f"{name}.json", rows)
+        save_json(tmp_path / f"{name}.json", rows | ({"only here": rows[min(rows)]} if name == "good" else {}))
+    save_json(tmp_path / "others.json", {f"other {key}": row for key, row in rows.items()})
     tokens = tiny_model(tmp_path / "model")
     script, shared = "evaluation/slf5k/evaluate.py", ["--critic", "programmatic", "--tokenizer", tokens]
     flags = ["--responses", tmp_path / "copy.json", "--system", "copy", "--output_path", tmp_path / "c.json"]
     run_script(script, *flags, *shared)
     flags = ["--responses", tmp_path / "good.json", "--system", "good", "--output_path", tmp_path / "g.json"]
-    run_script(script, *flags, *shared, "--compare_with", tmp_path / "c.json")
+    done = run_script(script, *flags, *shared, "--compare_with", tmp_path / "c.json")
+    assert "good minus copy on 8 of 9 prompts:" in done.stdout
+    flags = ["--responses", tmp_path / "others.json", "--system", "o", "--output_path", tmp_path / "o.json"]
+    said = refused(main, *flags, "--compare_with", tmp_path / "c.json")
+    assert f"c.json: has no record in common with {tmp_path / 'others.json'}; give both equal ids" in said
     good, copy = load_result(tmp_path / "g.json"), load_result(tmp_path / "c.json")
     assert good["metrics"]["rougeL"]["value"] == 1
     assert copy["metrics"]["longest_copy"]["value"] > 20 > good["metrics"]["longest_copy"]["value"]
