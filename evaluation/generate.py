@@ -23,7 +23,7 @@ from text2grad.models.answering import (
     load_policy,
 )
 from text2grad.prompts import asking, carried_words
-from text2grad.records import Records, check_output, load_records, save_records
+from text2grad.records import Records, check_output, load_records, prompt_of, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
 
@@ -167,6 +167,11 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     check_samples(config.num_samples, sampling)
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     records = dict(list(source.items())[: config.limit])
+    asked: dict[str, str] = {}
+    for key in records:  # evaluation, which pairs answers by their prompts' ids, would refuse them
+        if (first := asked.setdefault(prompt_of(_answer_ids(key, config.num_samples)[0]), key)) != key:
+            told = f"{source.path}: the ids {first!r} and {key!r} would count as two answers to one prompt"
+            raise InputError(f"{told}; rename ids that end in @ and a number")
 
     limit = config.max_prompt_tokens
     if limit is not None and not isinstance(policy, LocalPolicy):

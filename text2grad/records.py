@@ -215,7 +215,10 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
             remedy = f"{task.format_help}; evaluation/generate.py writes responses" if missing else task.format_help
             raise InputError(f"{where}: {error}; {remedy}") from None
         if key in records:
-            raise InputError(f"{where}: the id {key!r} is there twice; remove one of the two records")
+            remedy = "remove one of the two records"
+            if _SAMPLE.search(str(key)):
+                remedy += ", or rename both: an id that ends in @ and a number is that of one answer"
+            raise InputError(f"{where}: the id {key!r} is there twice; {remedy}")
         records[str(key)] = record
     return Records(records, Path(path), keyed)
 

@@ -226,6 +226,13 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
     assert all(record["solution"] != "old" for record in answers.values())
 
 
+def test_own_ids_that_would_count_as_answers_to_one_prompt_are_refused_at_once(refused, model, tmp_path):
+    save_json(tmp_path / "in.json", {f"mail@{year}": {"post": f"Of {year}."} for year in (2022, 2023)})
+    given = {"task": "slf5k", "data_path": tmp_path / "in.json", "output_path": tmp_path / "a.json", "model": model}
+    told = "in.json: the ids 'mail@2022' and 'mail@2023' would count as two answers to one prompt; rename"
+    assert told in refused(main, **given) and not (tmp_path / "a.json.journal.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -50,6 +50,7 @@ def write(path, content):
         ("slf5k", {"t3_a": {**SUMMARY, "post": 7}}, "'t3_a'.*'post' is not a text"),
         ("slf5k", f'{{"t3_a": {json.dumps(SUMMARY)}, "t3_a": {json.dumps(SUMMARY)}}}', "twice.*'t3_a'"),
         ("ultrafeedback", [ANSWER, ANSWER], "record 1.*is there twice"),
+        ("ultrafeedback", [{**ANSWER, "id": "mail@2022"}, {**ANSWER, "id": "mail@2022", "response": "No."}], "rename"),
         ("ultrafeedback", [{**ANSWER, "response": 3}], "record 0.*list of messages"),
         ("kodcode", {"t3_a": SUMMARY}, "'t3_a'.*no field 'question'"),
     ],
