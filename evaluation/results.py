@@ -21,6 +21,7 @@ from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, bootstrap, finite, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import own_task, say_next
+from text2grad.tasks.loading import fault_of_task
 
 T = TypeVar("T")
 
@@ -284,6 +285,8 @@ def load_responses(path: str | Path, task: Task) -> dict[str, Record]:
             key = str(made.get("id") or key or task.prompt_id(record))
         except InputError as error:
             raise InputError(f"{where}: {error}; {task.format_help}") from None
+        except Exception as error:
+            raise InputError(f"{where}: {fault_of_task(error, task)}") from error
         if key in records:
             raise InputError(f"{where}: {key!r} has a response already; give one system's responses to each prompt")
         if asked.setdefault(prompt_of(key), text) != text:

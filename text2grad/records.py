@@ -21,6 +21,7 @@ from uuid import uuid4
 from text2grad.errors import InputError
 from text2grad.safety.gate import UnreadableError, fault, read_json, regular, shown, unique_keys
 from text2grad.tasks.base import Record, Task, content_id
+from text2grad.tasks.loading import fault_of_task
 
 _FILES = (".json", ".jsonl", ".csv", ".parquet")
 _LEDGER = ".text2grad.jsonl"
@@ -196,6 +197,8 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
     for where, key, record in each_record(path, task):
         keyed = key is not None
         try:
+            if responses is None:
+                task.reference(record)  # raises where it is no text
             if responses or (responses is None and (task.response_if_any(record) or "").strip()):
                 task.check(record)
             elif not task.prompt(record).strip():
@@ -214,6 +217,8 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
             missing = responses and task.response_if_any(record) is None
             remedy = f"{task.format_help}; evaluation/generate.py writes responses" if missing else task.format_help
             raise InputError(f"{where}: {error}; {remedy}") from None
+        except Exception as error:
+            raise InputError(f"{where}: {fault_of_task(error, task)}") from error
         if key in records:
             remedy = "remove one of the two records"
             if _SAMPLE.search(str(key)):

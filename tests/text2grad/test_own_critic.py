@@ -97,6 +97,8 @@ def test_one_response_that_fails_fails_alone(spec):
             "f: .*scores",  # which no file can store
         ),
         ("def f(prompt, response): return Feedback('c', score=1.5)", "f: .*'score' .*1.5"),
+        ("class f:\n    def __init__(self, path): pass", "f: cannot be made: TypeError: .*'path'; correct it"),
+        ("class f:\n    def __init__(self): {}['z']", "f: cannot be made: KeyError in line 3: 'z'; correct it"),
     ],
 )
 def test_what_is_no_critic_is_named(tmp_path, code, message):

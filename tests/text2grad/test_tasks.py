@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
+from evaluation.results import load_responses
 from text2grad.errors import InputError
 from text2grad.feedback import FeedbackFields
 from text2grad.prompts import find_prompt, load_prompt, prompt_path
@@ -15,6 +16,13 @@ from text2grad.tasks import TASKS, PlainTask, Task, get_task, settings_of_task, 
 pytestmark = pytest.mark.fast
 
 ONE = "from text2grad.tasks import PlainTask\n\nTASK = PlainTask({name!r})\n"
+METHODS = """from text2grad.tasks import Task
+
+class Own(Task):
+    prompt = lambda self, record: record.get("letter")
+    response = lambda self, record: record["reply"]
+    with_response = lambda self, record, response: {**record, "reply": response}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +86,8 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
         ("x = 1\n", "{file}:y", "defines no y"),
         (ONE.format(name="slf5k"), "{file}", "another task 'slf5k' already .it comes with the package"),
         (ONE.format(name="a/b"), "{file}", "cannot be called 'a/b'"),
+        (METHODS.replace("with_", "no_"), "{file}", "own_task.py: TypeError: .*with_response"),
+        (METHODS, "{file}", "own_task.py: a task cannot be called None; give it a name"),
         ("", "{file}x.py", "no such file"),
         ("", "no_such_module:TASK", "no module no_such_module"),
         ("", "slf5", "did you mean slf5k.*my_task.py or package.module:OBJECT"),
@@ -112,6 +122,9 @@ def test_own_prompts_come_before_the_general_ones(tmp_path):
         task.messages("Hello")
     asking.write_text("${prompt} ${title}")
     with pytest.raises(InputError, match=r"policy.txt: names \$\{title\}; it may name \$\{prompt\}"):
+        task.messages("Hello")
+    asking.write_bytes("Grüß ${prompt}".encode("latin-1"))
+    with pytest.raises(InputError, match=r"policy.txt: not UTF-8 at byte 2; save it as UTF-8"):
         task.messages("Hello")
 
 
@@ -176,6 +189,27 @@ def test_bad_csv_files_name_the_line(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(InputError, match=message):
         load_records(path, get_task("plain"), responses=False)
+
+
+def test_an_own_task_that_fails_on_a_record_is_named_with_it(tmp_path):
+    file, data = tmp_path / "letters.py", tmp_path / "in.json"
+    file.write_text(f"{METHODS}    name = 'letters'\n")
+    task = get_task(str(file))
+    for record, told in (({"letter": "a"}, "KeyError in line 5: 'reply'"), ({"reply": "b"}, "AttributeError: 'None")):
+        save_json(data, [{"letter": "x", "reply": "y"}, record])
+        for load in (load_records, load_responses):
+            with pytest.raises(InputError, match=f"in.json: record 1: the task letters fails on it .{told}.*; correct"):
+                load(data, task)
+    save_json(data, [{"letter": "x"}])
+    (record,) = load_records(data, task, responses=False).values()
+    assert task.about(record, "z") == {"letter": "x", "reply": "z"}
+
+
+@pytest.mark.parametrize("reference", [["yes", "no"], 7])
+def test_a_reference_that_is_no_text_is_named(tmp_path, reference):
+    save_json(tmp_path / "in.json", [{"prompt": "x", "reference": reference}])
+    with pytest.raises(InputError, match=r"in.json: record 0: its field 'reference' is not a text but"):
+        load_records(tmp_path / "in.json", get_task("plain"), responses=None)
 
 
 def test_prompts_keep_their_records_ids(tmp_path):

@@ -111,11 +111,16 @@ def as_critic(judge: Any, name: str = "", **options: Any) -> Critic:
         name: what logs and records call it; the function's or the class's own name by default.
 
     Raises:
-        InputError: its parameters have other names, or there are options and no class to make with them.
+        InputError: its parameters have other names, its class cannot be made, or there are options and no class.
     """
     if options and not isinstance(judge, type):
         raise InputError(f"{name or judge}: takes no options ({', '.join(options)}); give a class, or leave them out")
-    found = judge(**options) if isinstance(judge, type) else judge
+    try:
+        found = judge(**options) if isinstance(judge, type) else judge
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name or judge}: cannot be made: {fault(error, _file_of(judge))}; correct it") from error
     named = found if inspect.isroutine(found) else type(found)
     if hasattr(found, "name") and named.__module__.startswith("text2grad."):
         return found
@@ -192,7 +197,7 @@ class OwnCritic:
 
 def _file_of(function: Callable) -> str:
     try:
-        return inspect.getfile(function if inspect.isroutine(function) else type(function))
+        return inspect.getfile(function if inspect.isroutine(function) or inspect.isclass(function) else type(function))
     except (OSError, TypeError):  # typed at a prompt
         return ""
 

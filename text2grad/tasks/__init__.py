@@ -41,8 +41,9 @@ def register(task: Task) -> Task:
     Raises:
         InputError: another task has that name, or it cannot be part of a file name.
     """
-    if not re.fullmatch(r"[\w.-]+", task.name):
-        raise InputError(f"a task cannot be called {task.name!r}; use letters, digits, - and _")
+    name = getattr(task, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+        raise InputError(f"{task.source}: a task cannot be called {name!r}; give it a name of letters, digits, - and _")
     known = TASKS.setdefault(task.name, task)
     if known is not task and _origin(known) != _origin(task):
         where = known.source or "it comes with the package"

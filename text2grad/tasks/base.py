@@ -105,7 +105,7 @@ class Task(ABC):
         """y, where the record has one; None for a prompt without a response, with a reference or without."""
         try:
             return self.response(record)
-        except InputError:
+        except (InputError, LookupError):
             return None
 
     def prompt_id(self, record: Record) -> str:
@@ -154,6 +154,8 @@ class Task(ABC):
             template = Template(self.place("policy").read_text(encoding="utf-8-sig").strip())
         except FileNotFoundError:
             template = Template("${prompt}")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.place('policy')}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
         if "prompt" not in (names := set(template.get_identifiers())):
             raise InputError(f"{self.place('policy')}: lacks ${{prompt}}; put it where that text belongs")
         if unknown := sorted(names - {"prompt"}):

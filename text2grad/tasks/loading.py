@@ -44,7 +44,10 @@ def load_task(spec: str) -> Task:
     module, name = _open(spec)
     found = load_object(spec) if name else _only_task(module, spec)
     if isinstance(found, type) and issubclass(found, Task):
-        found = found()
+        try:
+            found = found()
+        except Exception as error:  # it lacks a method, or its __init__ fails
+            raise InputError(f"{spec}: {fault(error, module.__file__ or '')}; correct it there") from error
     if not isinstance(found, Task):
         raise InputError(f"{spec}: is {type(found).__name__}, not a Task; name a Task object or a subclass of Task")
     file = Path(module.__file__ or ".").resolve()
@@ -113,6 +116,12 @@ def fault(error: Exception, path: str | Path) -> str:
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     reason = error.msg if isinstance(error, SyntaxError) else error
     return f"{type(error).__name__}{f' in line {line}' if line else ''}: {reason}"
+
+
+def fault_of_task(error: Exception, task: Task) -> str:
+    """What went wrong in a task's methods, for the end of a message that begins with file and record."""
+    file = getattr(sys.modules.get(type(task).__module__), "__file__", None) or ""
+    return f"the task {task.name} fails on it ({fault(error, file)}); correct the record or the task"
 
 
 def _known(path: Path) -> ModuleType | None:

@@ -23,4 +23,4 @@ class PlainTask(Task):
         return {**record, "response": response}
 
     def reference(self, record: Record) -> str | None:
-        return record.get("reference") or None
+        return text_field(record, "reference") if record.get("reference") else None

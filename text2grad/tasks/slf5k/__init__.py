@@ -27,7 +27,7 @@ class SLF5K(Task):
         return {**record, "generated_summary": response}
 
     def reference(self, record: Record) -> str | None:
-        return record.get("ideal_human_summary") or None
+        return text_field(record, "ideal_human_summary") if record.get("ideal_human_summary") else None
 
     def id_of(self, record: Record) -> str:
         return str(record.get("id") or content_id("post", self.prompt(record) + (self.response_if_any(record) or "")))
