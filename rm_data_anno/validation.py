@@ -81,8 +81,6 @@ def load_responses(path: str, task: Task) -> Records:
 def validate(feedback: Feedback, response: str, task: Task) -> Validated:
     """Keep of each slot the spans in text that can get a reward, in the response's own characters."""
     result = Validated(Feedback(feedback.critique), offered=len(feedback.good) + len(feedback.poor))
-    if feedback.scores:
-        return _validate_scores(feedback, response, result)
     poor = _checked(feedback.poor, response, task, result)
     good = _checked(feedback.good, response, task, result)
     result.contradicted = [quote for quote in good if quote in poor]
@@ -90,10 +88,12 @@ def validate(feedback: Feedback, response: str, task: Task) -> Validated:
     result.feedback = replace(feedback, good=good, poor=poor)
     if feedback.critique:
         result.unsupported = [quote for quote in poor + good if not supported(quote, feedback.critique)]
+    if feedback.scores:
+        _validate_scores(feedback, response, result)
     return result
 
 
-def _validate_scores(feedback: Feedback, response: str, result: Validated) -> Validated:
+def _validate_scores(feedback: Feedback, response: str, result: Validated) -> None:
     """Dense labels: a score for every word of the response, in order.
 
     The words that the model wrote are aligned with those of the response, as in a comparison of two versions of a
@@ -105,11 +105,10 @@ def _validate_scores(feedback: Feedback, response: str, result: Validated) -> Va
     for here, there in _aligned(list(map(_bare, words)), [_bare(word) for word, _ in given]):
         scores[here] = given[there][1]
         aligned.add(there)
-    result.offered = len(given)
-    result.unmatched = [word for index, (word, _) in enumerate(given) if index not in aligned]
+    result.offered += len(given)
+    result.unmatched += [word for index, (word, _) in enumerate(given) if index not in aligned]
     result.unscored = len(words) - len(aligned)
-    result.feedback = replace(feedback, good=[], poor=[], scores=list(zip(words, scores, strict=True)))
-    return result
+    result.feedback = replace(result.feedback, scores=list(zip(words, scores, strict=True)))
 
 
 def _aligned(words: list[str], given: list[str]) -> Iterator[tuple[int, int]]:

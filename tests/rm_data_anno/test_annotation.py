@@ -4,6 +4,7 @@ import json
 import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,10 @@ def test_validation_keeps_exact_quotes_only():
     assert checked.unsupported == ["on the"]
     assert "<<a full bowl>>" in checked.complaint()
     assert "<<red sofa>>" in checked.complaint()
+    both = validate(replace(feedback, scores=[(response, 0.5), ("more", 1.0)]), response, get_task("slf5k"))
+    assert replace(both.feedback, scores=[]) == checked.feedback and both.contradicted == checked.contradicted
+    assert both.unmatched == ["a full bowl", "more"] and both.offered == 7 + len(response.split()) + 1
+    assert both.feedback.scores == [(word, 0.5) for word in response.split()]
 
 
 @pytest.mark.parametrize(
