@@ -85,6 +85,11 @@ class FineTuning(TrainingSettings):
         """The file with the words around a prompt; none for the task's own."""
         return ""
 
+    @property
+    def base(self) -> str:
+        """What the adapter that is trained is put on: a new one, on ``model`` with any older adapter merged in."""
+        return self.model
+
 
 @dataclass
 class PolicyTuning(FineTuning):
@@ -101,6 +106,10 @@ class PolicyTuning(FineTuning):
     @property
     def words(self) -> str:
         return self.policy_prompt or carried_words(self.model)
+
+    @property
+    def base(self) -> str:
+        return base_of(self.model)  # an adapter goes on itself
 
     def policy(self) -> dict[str, Any]:
         """The model to train, as arguments of a trainer; an adapter that exists goes on training."""
@@ -203,8 +212,8 @@ def fine_tune(
 
 def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
     """Train from the newest checkpoint, measure on what was held out, save the model; returns the measures."""
-    if config.lora and not is_adapter(config.model):  # a path that only this working directory resolves would be kept
-        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(config.model)
+    if config.lora:  # a path that only this working directory resolves would be kept
+        trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(config.base)
     train(trainer)
     measures = trainer.evaluate() if trainer.eval_dataset is not None else {}
     trainer.save_model()
@@ -217,9 +226,8 @@ def run(trainer: Trainer, config: FineTuning) -> dict[str, float]:
 
 def model_card(config: FineTuning, method: str, measures: dict[str, float]) -> str:
     """The result's README.md: data, settings, measures, and how to load it."""
-    base = base_of(config.model)
-    header = card_header(base, config.lora, [method, config.task])
-    loading = card_loading(base, config.lora)
+    header = card_header(config.base, config.lora, [method, config.task])
+    loading = card_loading(config.base, config.lora)
     if method == "scalar_reward":
         header = header.replace("text-generation", "text-classification")
         loading = _LOADING_SCALAR.replace("slf5k", config.task)

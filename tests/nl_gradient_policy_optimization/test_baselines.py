@@ -354,6 +354,14 @@ def test_scalar_rewards_sit_on_the_last_token_only(scalar_folder, tmp_path):
     assert empty.rewards[-1] == -1.0
 
 
+def test_a_scalar_model_that_goes_on_is_one_on_the_older(scalar_folder, tmp_path):
+    kind = scalar_reward.ScalarRewardSettings
+    config = settings(kind, tmp_path, pairs_file(tmp_path), max_steps=1, model=scalar_folder, learning_rate=0.0)
+    scalar_reward.train(config)
+    assert load_json(Path(config.output_dir) / "adapter_config.json")["base_model_name_or_path"] == scalar_folder
+    assert f"base_model: {scalar_folder}\n" in (Path(config.output_dir) / "README.md").read_text()
+
+
 def test_a_scalar_model_reads_its_own_words_whatever_the_policy_is_asked(scalar_folder, tmp_path):
     (tmp_path / "ask.txt").write_text("Sum up: ${prompt}")
     config = tiny_config(
