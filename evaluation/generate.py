@@ -23,7 +23,7 @@ from text2grad.models.answering import (
     load_policy,
 )
 from text2grad.prompts import asking, carried_words
-from text2grad.records import Records, check_output, load_records, prompt_of, save_records
+from text2grad.records import Records, check_output, generation_of, load_records, prompt_of, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import say_next
 
@@ -166,7 +166,9 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     check_output(config.output_path)
     check_samples(config.num_samples, sampling)
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
-    records = dict(list(source.items())[: config.limit])
+    chosen = list(source.items())[: config.limit]
+    # Of an earlier policy's numbered answers the prompts alone: a number after a number would pair with nothing.
+    records = {str(generation_of(record).get("prompt_id") or key): record for key, record in chosen}
     asked: dict[str, str] = {}
     for key in records:  # evaluation, which pairs answers by their prompts' ids, would refuse them
         if (first := asked.setdefault(prompt_of(_answer_ids(key, config.num_samples)[0]), key)) != key:

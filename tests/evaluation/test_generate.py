@@ -110,6 +110,8 @@ def test_several_answers_fit_a_file_of_rows(model, posts, tmp_path):
     answers = run(model, posts, tmp_path / "a.jsonl", num_samples=2, sampling=sampling)
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == len(answers) == 2 * len(POSTS)
     assert list(load_responses(tmp_path / "a.jsonl", get_task("slf5k"))) == list(answers)
+    again = run(model, tmp_path / "a.jsonl", tmp_path / "b.json", num_samples=2, sampling=sampling)
+    assert list(again) == list(answers)  # another policy's, which pair with these
 
 
 @pytest.mark.parametrize(
