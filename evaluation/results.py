@@ -119,7 +119,7 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
 
     Returns:
         metric -> difference, its 95 % interval, two-sided p (twice the smaller share of resamples on either side of
-        zero), and the number of prompts.
+        zero), the number of prompts, and on these the values of ``first`` and ``second``.
     """
     differences = {}
     for name, figure in first.items():
@@ -131,9 +131,12 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
         if not shared:
             continue
         own, others = ([rows[prompt] for prompt in shared] for rows in sides)
-        found, p = paired_difference(own, others, COMBINE[figure.combine])
+        combine = COMBINE[figure.combine]
+        found, p = paired_difference(own, others, combine)
         row = found.to_dict()
-        differences[name] = {"difference": row.pop("value"), **row, "p": p}
+        values = (finite(float(combine(np.sum(rows, axis=0)))) for rows in (own, others))
+        both = dict(zip(("first", "second"), values, strict=True))
+        differences[name] = {"difference": row.pop("value"), **row, "p": p, **both}
     return differences
 
 

@@ -84,6 +84,13 @@ def _about_table(table: dict[str, Any]) -> list[str]:
     sizes = [size for system in table["systems"] for size in system["prompts"].values()]
     if min(sizes) < FEW_PROMPTS:
         found.append(f"{table['task']}: {min(sizes)} evaluation prompts. Small differences cannot be detected.")
+    baseline = table["systems"][0]
+    for system in table["systems"][1:]:
+        for benchmark, shared in system["shared"].items():
+            first, second = baseline["prompts"][benchmark], system["prompts"][benchmark]
+            if not first == second == shared:
+                names = f"{method_name(baseline['name'])} and {method_name(system['name'])}"
+                found.append(f"{benchmark}: {names} answered {first} and {second} prompts, {shared} in common.")
     changes = [cell["change"] for cells in table["cells"].values() for cell in cells.values() if "change" in cell]
     compared = sum(change["verdict"] != "same" for change in changes)
     if compared > 5:

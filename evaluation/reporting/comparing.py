@@ -70,7 +70,7 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
     return {
         "task": task,
         "baseline": chosen,
-        "systems": [_about(system, [r for r in results if r["system"] == system]) for system in systems],
+        "systems": [_about(system, results, systems[0]) for system in systems],
         "metrics": listed,
         "cells": cells,
         "trivial": _trivial(systems, results, cells),
@@ -82,13 +82,12 @@ def _trivial(systems: list[str], results: list[dict[str, Any]], cells: dict[str,
     found = next((result for result in results if result.get("trivial")), None)
     if found is None:
         return None
-    names = [name for name in SHOWN if name in found["metrics"]]
+    names, benchmark = [name for name in SHOWN if name in found["metrics"]], found["benchmark"]
+    posts = _prompts([found], found["system"])[benchmark]
     rows = [
-        {
-            "name": system,
-            "values": {name: cells[system].get(f"{found['benchmark']}/{name}", {}).get("value") for name in names},
-        }
+        {"name": system, "values": {name: cells[system].get(f"{benchmark}/{name}", {}).get("value") for name in names}}
         for system in systems
+        if _prompts(results, system).get(benchmark) == posts
     ]
     for label, row in found["trivial"].items():
         rows.append({"name": label, "values": {name: row[name]["value"] for name in names if name in row}})
@@ -103,16 +102,14 @@ def primary(table: dict[str, Any]) -> str | None:
 
 
 def best_system(table: dict[str, Any], key: str) -> str | None:
-    """The system that is best by a metric, apart from the baseline; None where there is none."""
+    """The system with the best change of a metric; None where none shares a prompt with the baseline."""
     sign = wording(key.split("/", 1)[1]).better or 1
-    values = {
-        system: sign * cells[key]["value"]
+    gains = {
+        system: sign * cells[key]["change"]["difference"]
         for system, cells in table["cells"].items()
-        if cells.get(key, {}).get("value") is not None
+        if "change" in cells.get(key, {})
     }
-    if values.pop(table["baseline"], None) is None or not values:
-        return None
-    return max(values, key=values.__getitem__)
+    return max(gains, key=gains.__getitem__, default=None)
 
 
 def _rank(metric: dict[str, Any]) -> tuple[str, int]:
@@ -121,15 +118,22 @@ def _rank(metric: dict[str, Any]) -> tuple[str, int]:
     return metric["benchmark"], order.index(metric["name"]) if metric["name"] in order else len(order)
 
 
-def _about(system: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+def _prompts(results: list[dict[str, Any]], system: str) -> dict[str, set[str]]:
+    """The prompts that a system answered, by benchmark."""
+    answered = grouped((result for result in results if result["system"] == system), itemgetter("benchmark"))
+    return {name: {prompt_of(key) for file in files for key in file["records"]} for name, files in answered.items()}
+
+
+def _about(system: str, results: list[dict[str, Any]], baseline: str) -> dict[str, Any]:
+    """What a table says of a system; ``shared`` counts the prompts that the baseline answered, too."""
+    prompts, others = _prompts(results, system), _prompts(results, baseline)
+    results = [result for result in results if result["system"] == system]
     by_benchmark = grouped(results, itemgetter("benchmark"))
     return {
         "name": system,
         "seeds": max(len(files) for files in by_benchmark.values()),
-        "prompts": {
-            name: len({prompt_of(key) for file in files for key in file["records"]})
-            for name, files in by_benchmark.items()
-        },
+        "prompts": {name: len(answered) for name, answered in prompts.items()},
+        "shared": {name: len(answered & others[name]) for name, answered in prompts.items() if name in others},
         "answers": {name: sum(len(file["records"]) for file in files) for name, files in by_benchmark.items()},
         "critics": list(
             dict.fromkeys(c for result in results if isinstance(c := result.get("settings", {}).get("critic"), str))

@@ -18,15 +18,13 @@ def headline(report: dict[str, Any]) -> dict[str, str]:
         key = primary(table)
         system = best_system(table, key) if key else None
         if key and system:
-            words, cell = wording(key.split("/", 1)[1]), table["cells"][system][key]
-            before = show(table["cells"][table["baseline"]][key]["value"], words.style)
-            title = f"{words.label} {before} → {show(cell['value'], words.style)}"
+            words, change = wording(key.split("/", 1)[1]), table["cells"][system][key]["change"]
+            title = f"{words.label} {show(change['second'], words.style)} → {show(change['first'], words.style)}"
             deck = f"{table['task']}: {method_name(system)} against {method_name(table['baseline'])}"
-            if change := cell.get("change"):
-                interval = show_interval(change["low"], change["high"], words.style, change=True)
-                deck += f" on {change['n']:,} prompts, difference {interval} (95 %), {change['verdict']}"
-                if change["verdict"] in ("unclear", "same"):
-                    title = f"No clear change: {title}"
+            interval = show_interval(change["low"], change["high"], words.style, change=True)
+            deck += f" on {change['n']:,} prompts, difference {interval} (95 %), {change['verdict']}"
+            if change["verdict"] in ("unclear", "same"):
+                title = f"No clear change: {title}"
             return {"title": title, "deck": deck, "task": table["task"]}
     for section in report["training"]:
         for name in ("delta/mean", "reward/mean", *section["ends"]):

@@ -225,6 +225,21 @@ def test_the_headline_says_what_came_out(tmp_path, before, after, name, title, v
     assert "8 evaluation prompts" in " ".join(report["cautions"])
 
 
+def test_systems_are_compared_on_the_prompts_they_share_alone(tmp_path):
+    """The baseline does worse on what the others were not asked; one of them was asked nothing that it was."""
+    base, new = [0.8] * 4 + [0.0] * 4, [0.6] * 4
+    report = report_of(tmp_path, ("base", *base), ("text2grad", *new), name="closeness")
+    assert report["headline"]["title"].endswith("0.800 → 0.600")
+    assert "Base model and Text2Grad answered 8 and 4 prompts, 4 in common." in " ".join(report["cautions"])
+    apart = result_file(tmp_path / "apart.json", "text2grad", {"9": {"closeness": 0.9}})
+    trivial = {"reference": {"closeness": {"value": 1.0, "low": None, "high": None, "n": 8}}}
+    save_json(tmp_path / "0.json", {**load_json(tmp_path / "0.json"), "trivial": trivial})
+    report, *_ = assemble([], load_results([str(tmp_path / "0.json"), apart]))
+    assert report["headline"]["title"] == "Results"
+    assert "answered 8 and 1 prompts, 0 in common" in " ".join(report["cautions"])
+    assert [row["name"] for row in report["tables"][0]["trivial"]["rows"]] == ["base", "reference"]
+
+
 def test_two_judges_are_told_apart(runs, tmp_path):
     for step in (12, 24, None):
         value = json.loads((runs / f"judge{step}.result.json").read_text())
