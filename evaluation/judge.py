@@ -18,11 +18,13 @@ Feedback that could not be read loses against feedback that could.
 import random
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass
+from itertools import cycle
 from typing import Any, Literal
 
 from evaluation.results import (
     Figure,
     ResultConfig,
+    grouped,
     load_responses,
     print_failures,
     print_metrics,
@@ -193,17 +195,15 @@ def _prompt(config: WinRateConfig, task: Task) -> Prompt:
 
 
 def _response_pairs(config: WinRateConfig, task: Task) -> dict[str, Pair]:
-    """Both systems' responses to the same prompts."""
+    """Both systems' responses to the same prompts; the baseline's to one prompt take turns."""
     own, other = load_responses(config.data_path, task), load_responses(config.baseline, task)
-    by_prompt = {task.prompt(record).strip(): task.response(record) for record in other.values()}
+    by_prompt = grouped(other.values(), lambda record: task.prompt(record).strip())
+    against = {x: cycle(map(task.response, records)) for x, records in by_prompt.items()}
     pairs = {}
     for key, record in own.items():
         x = task.prompt(record).strip()
-        against = (
-            task.response(other[key]) if key in other and task.prompt(other[key]).strip() == x else by_prompt.get(x)
-        )
-        if against is not None:
-            pairs[key] = Pair({"prompt": x}, task.response(record), against)
+        if x in against:
+            pairs[key] = Pair({"prompt": x}, task.response(record), next(against[x]))
     if not pairs:
         raise InputError(f"{config.data_path} and {config.baseline} have no prompt in common; answer the same prompts")
     if len(pairs) < len(own):

@@ -164,6 +164,15 @@ def test_faults_are_counted_and_asked_again_only_on_demand(few, tmp_path):
     assert last["metrics"]["win_rate"]["value"] == pytest.approx(few[2])
 
 
+def test_each_of_the_baselines_answers_to_a_prompt_is_judged(tmp_path):
+    for name, qualities in (("own", (1.0, 1.0, 1.0)), ("other", (0.0, 2.0))):
+        rows = {f"p@{n}": {"post": "A post.", "generated_summary": f"quality {q}"} for n, q in enumerate(qualities)}
+        save_json(tmp_path / f"{name}.json", rows)
+    with FaultServer(scripted()) as server:
+        result = judged(server, (tmp_path / "own.json", tmp_path / "other.json"), tmp_path / "r.json")
+    assert [record["wins"] for record in result["records"].values()] == [1, 0, 1]
+
+
 def test_another_prompt_or_judge_is_not_mixed_into_a_begun_run(few, tmp_path):
     with FaultServer(scripted()) as server:
         judged(server, few, tmp_path / "r.json")
