@@ -93,7 +93,7 @@ class Campaign:
                 return False
             methods = [name for name in self.config.only or self.config.methods if name != BASE]
             jobs = [(method, seed) for seed in self.config.seeds for method in methods]
-            return all(list(pool.map(lambda job: self._one(*job), jobs)))
+            return all(list(pool.map(self._tried, jobs)))
         except KeyboardInterrupt:
             self.stopped = True
             pool.shutdown(wait=False, cancel_futures=True)  # before a command's end makes room for the next run
@@ -109,6 +109,14 @@ class Campaign:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         process.wait()
+
+    def _tried(self, job: tuple[str, int]) -> bool:
+        """One run; what is wrong with it stops no other."""
+        try:
+            return self._one(*job)
+        except InputError as error:
+            print(error, file=sys.stderr, flush=True)
+            return False
 
     def _one(self, method: str, seed: int) -> bool:
         """Train and measure, unless it was done."""
@@ -134,10 +142,12 @@ class Campaign:
         return True
 
     def _checked(self, folder: Path, commands: list[str], names: dict[str, Any]) -> dict[str, str]:
-        """The commands that fill a folder; ``InputError`` where it was filled by others."""
+        """The commands that fill a folder; ``InputError`` where others wrote more than a log there."""
         now = {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
-        if (folder / COMMANDS).is_file():
-            check_same_settings(folder, load_json(folder / COMMANDS), now)
+        written = {path.name for path in folder.glob("*")}
+        if COMMANDS in written and written - {COMMANDS, "log.txt"}:
+            remedy = "delete that folder, or choose another --output_dir"
+            check_same_settings(folder, load_json(folder / COMMANDS), now, remedy)
         return now
 
     def _words(self, line: str, names: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import threading
@@ -198,6 +199,11 @@ def test_a_failed_run_stops_no_other(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr()
     assert "first-seed1 ended with 1" in shown.err and "words less base" in shown.out
     assert load_json(tmp_path / "my run/base/result.json")["threads"] == "3"  # six cores for two runs
+    assert campaign(tmp_path, jobs=2).run()  # with the commands mended
+    methods = {**broken.config.methods, "first": "--other"}
+    assert not campaign(tmp_path, methods=methods, seeds=[1, 3]).run()
+    assert (tmp_path / "my run/second-seed3/result.json").is_file()
+    assert re.search("first-seed1: begun with .*; use those, or delete that folder", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"methods": {"first": "--slow"}}])
