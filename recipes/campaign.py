@@ -73,11 +73,12 @@ class Campaign:
             raise InputError(f"--only {' '.join(unknown)}: the methods are {', '.join(config.methods)}")
         if not config.data_path and "{data}" in " ".join(config.prepare + config.train):
             raise InputError("--data_path is missing: the records that this campaign is about")
-        changed = dict(pair.partition("=")[::2] for pair in config.set)
-        if unknown := sorted(changed.keys() - config.sizes.keys()):
-            raise InputError(f"--set {' '.join(unknown)}: the sizes are {', '.join(config.sizes)}")
+        changed = [pair.partition("=") for pair in config.set]
+        if unknown := [name for name, equals, _ in changed if not equals or name not in config.sizes]:
+            raise InputError(f"--set {' '.join(unknown)}: give NAME=VALUE; the sizes are {', '.join(config.sizes)}")
         self.names = {
-            **config.sizes, **changed, "data": config.data_path, "model": config.model, "run": config.output_dir
+            **config.sizes, **{name: value for name, _, value in changed},
+            "data": config.data_path, "model": config.model, "run": config.output_dir,
         }  # fmt: skip
 
     def run(self) -> bool:
@@ -123,7 +124,7 @@ class Campaign:
         given = self.config.methods[method]
         about = given if isinstance(given, dict) else {"flags": given}
         out = self.folder / (method if method == BASE else f"{method}-seed{seed}")
-        names = {"seed": seed, "name": out.name, "out": str(out), "flags": about.get("flags", "")}
+        names = {"seed": seed, "name": out.name, "out": str(out), "flags": about.get("flags") or ""}
         names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
         names["against"] = (
             "" if method == BASE else f"--compare_with {shlex.quote(str(self.folder / BASE / 'result.json'))}"
