@@ -89,8 +89,8 @@ def test_a_response_without_feedback_counts_neither_for_its_outcome_nor_in_the_l
         return [float(len(each[0]["content"])) for each in completions]
 
     trainer = Watched(
-        model(seed=1), lengths, critic=praise, outcome_weight=1.0, args=settings(tmp_path),
-        train_dataset=ROWS, processing_class=tokenizer(),
+        model(seed=1), lengths, critic=praise, task="slf5k", outcome_weight=1.0, args=settings(tmp_path),
+        train_dataset=Dataset.from_list([{"post": text} for text in PROMPTS]), processing_class=tokenizer(),
     )  # fmt: skip
     trainer.train()
     advantages = trainer.batch["advantages"]

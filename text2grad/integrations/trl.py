@@ -54,7 +54,7 @@ class TokenGRPOTrainer(GRPOTrainer):
     Args:
         critic, task, scheme: who gives feedback, whose label values count, and how a span's reward spreads
             (:class:`~text2grad.integrations.core.TokenJudge`). A row of the data set that has the task's fields is
-            the critic's record.
+            the critic's record, and its ``prompt``, where it has none, is what the task asks.
         discount: γλ of :func:`~text2grad.advantages.group_advantages`.
         outcome_weight: how much of GRPO's own advantage, from ``reward_funcs``, is added to each token's.
         max_failures: the run stops when more than this share of a batch has no feedback.
@@ -90,7 +90,9 @@ class TokenGRPOTrainer(GRPOTrainer):
         self.token_judge = TokenJudge(made, task, tokenizer, scheme=scheme)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        output = super()._generate_and_score_completions(inputs)
+        task = self.token_judge.task
+        asked = [row if "prompt" in row else {**row, "prompt": task.messages(task.prompt(row))} for row in inputs]
+        output = super()._generate_and_score_completions(asked)
         mask = output["completion_mask"]
         if output.get("tool_mask") is not None:
             mask = mask * output["tool_mask"]  # the policy did not write what a tool wrote
