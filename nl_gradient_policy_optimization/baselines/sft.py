@@ -52,9 +52,13 @@ def demonstrations(records: Records, task: Task, target: str) -> dict[str, tuple
             seen.add(pair)
             chosen[key] = (pair[0], [answer])
     if not chosen:
-        raise InputError(
-            f"{records.path}: no record has a {'whole response' if target == 'response' else 'reference'} to learn"
-        )
+        if target == "reference":
+            raise InputError(f"{records.path}: no record has a reference to learn")
+        told = {"cut off (generate with a larger --max_new_tokens)": len(records) - len(values)}
+        told[f"failed ({task.known_value_from})"] = [*values.values()].count(0.0)
+        told["without one"] = len(records) - sum(told.values())
+        counts = ", ".join(f"{count} {what}" for what, count in told.items() if count)
+        raise InputError(f"{records.path}: no record has an answer to learn: {counts}")
     return chosen
 
 

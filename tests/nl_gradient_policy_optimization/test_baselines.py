@@ -193,6 +193,10 @@ def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
     assert [(pair.chosen, pair.rejected) for pair in pairs] == [("f", "c")]
     with pytest.raises(InputError, match="no record has a reference"):
         sft.demonstrations(records, ULTRA, "reference")
+    save_json(tmp_path / "in.json", [rows[1], rows[3], {"prompt": "s"}])
+    records = load_records(tmp_path / "in.json", ULTRA, responses=None)
+    with pytest.raises(InputError, match=r"1 cut off \(.*--max_new_tokens\), 1 failed \(is_chosen .*\), 1 without one"):
+        sft.demonstrations(records, ULTRA, "auto")
 
 
 def test_posts_with_references_alone_are_demonstrations(tmp_path):
