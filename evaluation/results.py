@@ -173,7 +173,7 @@ def save_result(
         "statistics": {
             name: {
                 "combine": figure.combine,
-                "rows": {key: " ".join(f"{x:.12g}" for x in row) for key, row in figure.rows.items()},
+                "rows": {key: " ".join(repr(float(x)) for x in row) for key, row in figure.rows.items()},
             }
             for name, figure in figures.items()
             if figure.rows and not _is_plain_mean(figure)

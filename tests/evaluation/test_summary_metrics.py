@@ -104,10 +104,8 @@ def test_comparisons_from_files_equal_those_in_memory(tmp_path):
         path = tmp_path / f"{name}.json"
         save_result(path, figures=figures, responses=dict.fromkeys(keys, "text"), **settings)
         systems[name] = (figures, figures_of(load_result(path)))
-    in_memory = compare(systems["two"][0], systems["one"][0])
-    from_files = compare(systems["two"][1], systems["one"][1])
-    for name, row in in_memory.items():
-        assert from_files[name] == pytest.approx(row, rel=1e-6)
+    in_memory, from_files = (compare(*pair) for pair in zip(systems["two"], systems["one"], strict=True))
+    assert from_files == in_memory  # to the last digit, as equal answers must be
     prompts = Figure.mean(dict.fromkeys(keys, 1.0))
     answers = Figure.mean({f"{key}@{sample}": float(sample) for key in keys for sample in range(4)})
     several = compare({"words": answers}, {"words": prompts})["words"]
