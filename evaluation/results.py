@@ -206,7 +206,10 @@ def check_same_prompts(prompts: Mapping[str, str], result: Mapping[str, Any], pa
 
 def instruments(results: Iterable[Mapping[str, Any]]) -> list[str]:
     """What measured the results' figures, where it was not the same for all: no differences can be told from those."""
-    settings = [result.get("settings", {}) for result in results]
+    settings = [
+        {**result.get("settings", {}), **({} if "mean_delta" in result["metrics"] else {"tokenizer": None})}
+        for result in results  # without δ no figure is counted in tokens
+    ]
     named = {name: [each[name] or "none" for each in settings if isinstance(each.get(name), str)] for name in MEASURING}
     return [f"{name} {', '.join(dict.fromkeys(used))}" for name, used in named.items() if len(set(used)) > 1]
 

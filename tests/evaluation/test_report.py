@@ -21,7 +21,7 @@ from evaluation.reporting.opening import pieces
 from evaluation.reporting.page import html
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
-from evaluation.results import Figure, save_result
+from evaluation.results import Figure, instruments, save_result
 from nl_gradient_policy_optimization.algorithms.scalar import Placement
 from tests import report_files
 from tests.processes import run_forked
@@ -207,6 +207,11 @@ def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
     told = " ".join(assemble(run, results)[0]["cautions"])
     assert "Trained with runs/seed1/reward_model; δ in evaluation is by programmatic" in told
     assert "held-out" in " ".join(assemble(run, [])[0]["cautions"])
+
+
+def test_tokenizers_count_where_figures_are_in_tokens():
+    for metric, differing in (("mean_delta", ["tokenizer a, b"]), ("words", [])):
+        assert instruments([{"settings": {"tokenizer": name}, "metrics": {metric: {}}} for name in "ab"]) == differing
 
 
 @pytest.mark.parametrize(
