@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from trl import SFTTrainer
 
 from nl_reward_model import train_rm
@@ -94,6 +94,15 @@ def test_a_prompt_may_show_more_of_a_record_while_training_too(tmp_path):
     data = write(tmp_path, RECORDS["kodcode"]())
     train("kodcode", settings(tmp_path, data, prompt=str(tmp_path / "ask.txt"), max_steps=1))
     assert list((tmp_path / "reward_model" / "feedback").iterdir())
+
+
+def test_one_process_trains_on_one_of_several_gpus(tmp_path, monkeypatch, capsys):
+    own = TrainingArguments.__post_init__
+    monkeypatch.setattr(TrainingArguments, "__post_init__", lambda self: (own(self), setattr(self, "_n_gpu", 4)))
+    config = settings(tmp_path, write(tmp_path, slf5k_records(2)), max_steps=1, feedback_records=0)
+    assert (config.n_gpu, config.train_batch_size) == (1, 2)
+    train("slf5k", config)
+    assert "training on one of 4 GPUs; deepspeed_train_TASK.sh and" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("given_by", ["all", "all but one", "all, not wanted"])

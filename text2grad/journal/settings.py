@@ -52,6 +52,9 @@ class TrainingSettings(_Mixed):
         if self.deepspeed:
             begin_deepspeed(self.use_cpu)
         super().__post_init__()
+        if self.n_gpu > 1:  # transformers would split every batch among them, which TRL's trainers refuse
+            print(f"training on one of {self.n_gpu} GPUs; deepspeed_train_TASK.sh and baselines/run.sh use all of them")
+            self._n_gpu = 1
 
     def set_for(self, name: str, value: Any, remedy: str) -> None:
         """A setting of TRL's that ours decide. Raises :class:`InputError` if it was given and says otherwise."""
