@@ -30,8 +30,12 @@ for ((attempt = 0; ; attempt++)); do
     : > "$TEXT2GRAD_EXIT_CODE"
     launch "${command[@]}" "$@"
     code=$?
-    if [ "$code" -eq 1 ] && [ -s "$TEXT2GRAD_EXIT_CODE" ]; then
-        read -r code < "$TEXT2GRAD_EXIT_CODE" # torchrun ends with 1, whatever its processes ended with
+    if [ "$code" -eq 1 ]; then # torchrun's, whatever its processes ended with; one that crashed has left no line
+        if ended=$(grep -vxm1 143 "$TEXT2GRAD_EXIT_CODE"); then
+            code=$ended
+        elif [ "$(wc -l < "$TEXT2GRAD_EXIT_CODE")" -ge "$processes" ]; then
+            code=143 # of all; torchrun sends SIGTERM, too, to the others of one that crashed
+        fi
     fi
     case $code in 0 | 2 | 129 | 130 | 138 | 143) exit "$code" ;; esac
     if [ "$attempt" -ge "${MAX_RESTARTS:-3}" ]; then

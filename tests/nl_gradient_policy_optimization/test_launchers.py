@@ -1,6 +1,7 @@
 """The shell scripts of stage 3, as they are typed."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -45,6 +46,21 @@ def test_a_mistake_ends_a_launch_of_several_processes_at_once(tmp_path):
     run_command("bash", STAGE / "launch.sh", tmp_path / "train.py", code=2, PROCESSES="2", RESTART_DELAY="0")
     # The first process to fail may end the other before it begins.
     assert {starts.read_text() for starts in tmp_path.glob("train.py?")} == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "starts"),
+    [("143 143", 143, 1), ("143", 1, 2), ("143 2", 2, 1), ("138 143", 138, 1), ("", 1, 2), ("143 1", 1, 2)],
+)
+def test_what_the_processes_of_a_machine_ended_with_decides_of_a_restart(tmp_path, ended, code, starts):
+    """torchrun stops the others of one that crashed: they leave 143, and it no line."""
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text(f"#!/bin/sh\necho start\nfor e in {ended}; do echo $e; done >> $TEXT2GRAD_EXIT_CODE\nexit 1\n")
+    torchrun.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RESTART_DELAY": "0", "MAX_RESTARTS": "1"}
+    nodes = {"PROCESSES": "2", "NODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "host"}
+    done = run_command("bash", STAGE / "launch.sh", "train.py", code=code, **variables, **nodes)
+    assert done.stdout.splitlines() == ["start"] * starts
 
 
 METHODS = {
