@@ -6,7 +6,8 @@
 #   --annotator CRITIC                       who annotates (openai:gpt-4o)
 #   --judge openai:gpt-4o                    also win rates, and their curve over the checkpoints
 #   --model NAME, --run_dir DIR, --seed N    another policy, folder, seed
-#   DATA=posts.json EVALUATION=held_out.json files in place of the hub's sets
+#   DATA=train.jsonl EVALUATION=validation.jsonl    files in place of the hub's sets. If the hub has them behind a script:
+#                                            hf download JeremyAlain/SLF5K --repo-type dataset --local-dir FOLDER
 # Interrupted? The same command goes on where it was.
 set -euo pipefail
 task=slf5k first=sft base_model=meta-llama/Llama-3.1-8B-Instruct

@@ -102,7 +102,7 @@ def load_data_set(name: str) -> list[Record]:
     """The rows of a data set: of the hub, or a folder of data files or of ``save_to_disk``. ``#split`` after the name.
 
     Raises:
-        InputError: there is none, or it cannot be reached.
+        InputError: there is none, it cannot be reached, or a script makes it.
     """
     from datasets import Dataset, load_dataset, load_from_disk
     from datasets.exceptions import DatasetsError
@@ -115,6 +115,13 @@ def load_data_set(name: str) -> list[Record]:
                 raise ValueError("it has no splits")
             return (found if isinstance(found, Dataset) else found[split or "train"]).to_list()
         return load_dataset(place, split=split or "train").to_list()
+    except RuntimeError as error:
+        if "scripts are no longer supported" not in str(error):
+            raise
+        raise InputError(
+            f"{name}: is made by a script, which `datasets` no longer runs; download its files "
+            f"(hf download {place} --repo-type dataset --local-dir FOLDER) and give one, .jsonl say"
+        ) from None
     except (OSError, ValueError, KeyError, OverflowError, DatasetsError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise InputError(

@@ -383,12 +383,15 @@ def test_what_is_no_data_set_is_named_with_its_remedy(tmp_path):
     Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
     (tmp_path / "empty").mkdir()
     (tmp_path / "mixed").mkdir()
+    (tmp_path / "scripted").mkdir()
+    (tmp_path / "scripted" / "scripted.py").touch()
     for number, row in enumerate([{"prompt": "x"}, {"other": 1}]):
         save_json(tmp_path / "mixed" / f"{number}.json", [row])
     for name, message in {
         "broken.parquet": "no Parquet file that can be read", "missing.parquet": "no such file",
         "dates.parquet": "record 0: Object of type datetime is not JSON serializable", "empty": "no data set",
         "mixed": r"no data set .Schema", "saved#test": "no data set .*it has no splits",
+        "scripted#train": r"made by a script.*\(hf download .*/scripted --repo-type dataset",
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=message):
             load_records(tmp_path / name, PLAIN)
