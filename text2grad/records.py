@@ -24,6 +24,7 @@ from text2grad.tasks.base import Record, Task, content_id
 from text2grad.tasks.loading import fault_of_task
 
 _FILES = (".json", ".jsonl", ".csv", ".parquet")
+_OTHERS = (".gz", ".zst", ".zip", ".xlsx", ".tsv")
 _LEDGER = ".text2grad.jsonl"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(#[\w.-]+)?")
 _SAMPLE = re.compile(r"@\d+$")
@@ -46,7 +47,7 @@ def load_json(path: str | Path) -> Any:
     path = Path(path)
     text, where = _read_text(path), str(path)
     try:
-        if path.suffix == ".jsonl":
+        if _suffix(path) == ".jsonl":
             rows = []
             for number, line in enumerate(text.split("\n"), 1):
                 where = f"{path}: line {number}"
@@ -91,10 +92,15 @@ def load_csv(path: str | Path) -> list[Record]:
     return rows
 
 
+def _suffix(path: str | Path) -> str:
+    """``.csv`` for ``posts.CSV``."""
+    return Path(path).suffix.lower()
+
+
 def is_data_set(path: str | Path) -> bool:
     """Whether a path is a folder, or a name on the hub: ``owner/name`` or ``owner/name#split``."""
     return os.path.isdir(str(path).partition("#")[0]) or (
-        bool(_HUB_NAME.fullmatch(str(path))) and Path(path).suffix not in _FILES and not os.path.exists(path)
+        bool(_HUB_NAME.fullmatch(str(path))) and _suffix(path) not in _FILES + _OTHERS and not os.path.exists(path)
     )
 
 
@@ -157,7 +163,9 @@ def load_rows(path: str | Path) -> Any:
     """What a file, folder or data set holds, unchanged; empty fields of tables are left out."""
     if is_data_set(path):
         return _filled(load_data_set(str(path)), path)
-    suffix = Path(path).suffix
+    suffix = _suffix(path)
+    if suffix in _OTHERS:
+        raise InputError(f"{path}: {suffix} is not read; unpack it, or save it as .json, .jsonl, .csv or .parquet")
     if suffix == ".parquet":
         return _filled(load_parquet(path), path)
     return load_csv(path) if suffix == ".csv" else load_json(path)
@@ -248,7 +256,7 @@ def prompt_of(record_id: str) -> str:
 
 def save_records(path: str | Path, records: Records) -> None:
     """Write records atomically, in the shape (object or list) they were read in; in JSONL each row has its id."""
-    if records.keyed and Path(path).suffix == ".jsonl":
+    if records.keyed and _suffix(path) == ".jsonl":
         save_json(path, [{**record, "id": key} for key, record in records.items()])
     else:
         save_json(path, dict(records) if records.keyed else list(records.values()))
@@ -267,7 +275,7 @@ def save_failures(output: Path, failures: Mapping[str, str]) -> Path:
 def save_json(path: str | Path, value: Any, indent: int | None = 1) -> None:
     """Write JSON (JSONL for a list and a ``.jsonl`` name) atomically: the whole file or none of it."""
     path = Path(path)
-    if path.suffix == ".jsonl":
+    if _suffix(path) == ".jsonl":
         if isinstance(value, dict):
             raise InputError(f"{path}: a .jsonl file holds rows, and this is one object; name it .json")
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in value)
@@ -356,7 +364,7 @@ def output_for(data: str, output: str | None, ending: str) -> Path:
     source = Path(data)
     folder, name = (Path(), source.name) if is_data_set(data) else (source.parent, source.stem)
     path = Path(output) if output else folder / f"{name}.{ending}.json"
-    if path.suffix not in (".json", ".jsonl"):
+    if _suffix(path) not in (".json", ".jsonl"):
         raise InputError(f"{path}: name the output .json or .jsonl")
     check_output(path)
     return path
@@ -372,7 +380,7 @@ def check_output(path: str | Path) -> None:
         InputError: ``path`` cannot be written, names a table, or holds what this program did not write.
     """
     path = Path(path)
-    if path.suffix in (".csv", ".parquet"):
+    if _suffix(path) in (".csv", ".parquet"):
         raise InputError(f"{path}: outputs are JSON; name it .json or .jsonl")
     check_writable(path)
     _outputs.add(path.absolute())

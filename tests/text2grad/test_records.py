@@ -62,7 +62,7 @@ def test_bad_files_name_record_and_remedy(tmp_path, task, content, message):
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["out.json", "out.jsonl"])
+@pytest.mark.parametrize("name", ["out.json", "out.jsonl", "OUT.JSONL"])
 def test_shapes_survive(tmp_path, name):
     records = load_records(write(tmp_path / "in.json", [ANSWER]), get_task("ultrafeedback"))
     save_records(tmp_path / "new" / name, records)
@@ -407,6 +407,17 @@ def test_paths_of_files_are_not_taken_for_names_on_the_hub(tmp_path, monkeypatch
     assert is_data_set("data") and is_data_set("owner/name") and is_data_set("owner/name.v2#train")
     with pytest.raises(InputError, match="no such file"):
         load_records("data/none.json", PLAIN)
+
+
+def test_files_are_known_by_their_endings_in_capitals_too_and_others_refused_by_theirs(tmp_path):
+    write(tmp_path / "POSTS.CSV", "prompt,response\nHi?,Hello.\n")
+    write(tmp_path / "POSTS.JSONL", '{"prompt": "Hi?", "response": "Hello."}\n\n')
+    for name in ("POSTS.CSV", "POSTS.JSONL"):
+        assert list(load_records(tmp_path / name, PLAIN).values()) == [{"prompt": "Hi?", "response": "Hello."}]
+    (tmp_path / "posts.json.gz").write_bytes(b"\x1f\x8b")
+    for name in (tmp_path / "posts.json.gz", "data/missing.TSV"):
+        with pytest.raises(InputError, match=r"is not read; unpack it, or save it as \.json"):
+            load_records(name, PLAIN)
 
 
 def test_what_may_have_no_end_and_paths_that_no_system_takes_are_refused(tmp_path):
