@@ -359,6 +359,8 @@ class PolicyConfig(
                 raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
         if self.critic_votes > 1 and not self.critic_temperature:
             raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
+        if self.dtype in ("bfloat16", "float16") and not (self.lora_r or self.deepspeed):
+            raise InputError(f"--dtype {self.dtype}: full weights train in float32, or with --deepspeed; leave it out")
         self.algorithm.check(self)
         endpoint = is_endpoint(self.critic)
         model = endpoint or Path(self.critic).is_dir()

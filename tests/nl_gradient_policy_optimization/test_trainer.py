@@ -253,6 +253,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
         ({"rollouts_per_device": 5}, "cannot be divided by --minibatches times --micro_batch_size"),
+        ({"lora_r": 0, "dtype": "bf16"}, "--dtype bfloat16: full weights train in float32, or with --deepspeed"),
         ({"rollouts_per_prompt": 3}, "cannot be divided by --rollouts_per_prompt"),
         ({"model": ""}, "--model is missing"),
         ({"seed": -1}, "--seed must be at least 0"),
