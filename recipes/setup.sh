@@ -34,7 +34,6 @@ if $smoke; then
     run=${run/#runs\/$task/runs/smoke-$task} model=$run/tiny_model annotator=programmatic
 fi
 baseline="bash nl_gradient_policy_optimization/baselines/run.sh"
-evaluate="bash evaluation/$task/evaluate_$task.sh --data_path $run/data/evaluation.json"
 splits=() sft=() answers=() train_rm=() infer=() pairs=() tune=() scalar=() critic=() policy=(--save_total_limit 10)
 reflect=() measure=() benchmarks=()
 if $smoke; then
@@ -94,8 +93,8 @@ evaluate_policies() { # SYSTEM ...: the start, SFT, and what was trained; `bench
     for system in "$@"; do
         policy_folder=$run/$system/policy
         case $system in base) policy_folder=$model ;; sft | dpo) policy_folder=$run/$system ;; esac
-        run $evaluate --model "$policy_folder" --system "$system" --output_dir "$run/evaluation/$system" \
-            "${benchmarks[@]}" "${measure[@]}"
+        run bash evaluation/$task/evaluate_$task.sh --data_path "$run/data/evaluation.json" --model "$policy_folder" \
+            --system "$system" --output_dir "$run/evaluation/$system" "${benchmarks[@]}" "${measure[@]}"
     done
 }
 

@@ -33,13 +33,14 @@ def recipe(task: str, *flags: str, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize("task", METHODS)
-@pytest.mark.parametrize("flags", [(), ("--smoke",)], ids=["full", "smoke"])
+@pytest.mark.parametrize("flags", [("--run_dir", "runs/my run"), ("--smoke",)], ids=["full", "smoke"])
 def test_each_line_is_a_command_of_its_own(task, flags):
     printed = recipe(task, "--print", *flags).splitlines()
     lines = [shlex.split(line.removeprefix("$ ")) for line in printed if line.startswith("$ ")]
     assert len(lines) > 15
     for line in lines:
         assert line[0] in ("python", "bash") and (ROOT / line[1]).is_file()
+        assert not any(word.startswith("run/") for word in line)  # of "my run"
         if line[1].endswith("3_metrics.py"):  # tokens are those of the policy that is to be trained
             assert Path(line[line.index("--tokenizer") + 1]).name in ("Llama-3.1-8B-Instruct", "tiny_model")
         if line[2:4] == ["pairs", "slf5k"]:  # whose annotator is not asked, and paid, again
