@@ -17,6 +17,7 @@ if [[ " $* " != *" --config"* ]]; then
 fi
 settings=("$stage/$task/train_rm.py" --deepspeed "$stage/deepspeed/zero${ZERO:-3}.json" "$@")
 if [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
+    export LOCAL_RANK=${LOCAL_RANK:-${SLURM_LOCALID:-0}} MASTER_PORT=${MASTER_PORT:-29500} # DeepSpeed wants all five
     exec python "${settings[@]}"
 fi
 if [ "${DS_ACCELERATOR:-}" = cpu ]; then

@@ -95,6 +95,18 @@ def test_a_launcher_takes_what_the_stages_before_left_and_an_optimizer_that_goes
     assert "--data_path" not in started(learns, "--config", "mine.yaml")
 
 
+REWARD_MODELS = STAGE.parent / "nl_reward_model" / "deepspeed" / "train.sh"
+
+
+def test_a_reward_models_script_joins_as_a_rank_that_another_launcher_started(started, tmp_path, monkeypatch):
+    (tmp_path / "python").write_text("#!/bin/sh\necho $RANK $LOCAL_RANK $MASTER_PORT\n")
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "host"}.items():
+        monkeypatch.setenv(name, value)
+    assert started(REWARD_MODELS, "slf5k") == "3 0 29500"
+    monkeypatch.setenv("SLURM_LOCALID", "1")
+    assert started(REWARD_MODELS, "slf5k") == "3 1 29500"
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_one_script_starts_every_baseline_with_its_tasks_settings(started, method):
     here = STAGE / "baselines"
