@@ -22,6 +22,9 @@ if [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
 fi
 if [ "${DS_ACCELERATOR:-}" = cpu ]; then
     RANKS=${RANKS:-1}
+elif [ -n "${RANKS:-}" ] && [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ -z "${HOSTFILE:-}" ]; then
+    CUDA_VISIBLE_DEVICES=$(cut -d, -f1-"$RANKS" <<< "$CUDA_VISIBLE_DEVICES") # forgotten by DeepSpeed beside --num_gpus
+    unset RANKS
 fi
 # shellcheck source=text2grad/journal/launching.sh
 . "$stage/../text2grad/journal/launching.sh"

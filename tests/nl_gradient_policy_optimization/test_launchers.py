@@ -107,6 +107,18 @@ def test_a_reward_models_script_joins_as_a_rank_that_another_launcher_started(st
     assert started(REWARD_MODELS, "slf5k") == "3 1 29500"
 
 
+def test_a_reward_models_ranks_train_on_the_gpus_that_are_visible(started, tmp_path, monkeypatch):
+    (tmp_path / "deepspeed").write_text("#!/bin/sh\necho $CUDA_VISIBLE_DEVICES $*\n")
+    for accelerator, hosts, said in (
+        ("", "", "4,5 --no_local_rank --master_port 29500 /"), ("", "hosts", "4,5,6 .* --hostfile hosts --num_gpus 2 "),
+        ("cpu", "", "4,5,6 .* --num_gpus 2 "),
+    ):  # fmt: skip
+        variables = {"CUDA_VISIBLE_DEVICES": "4,5,6", "RANKS": "2", "DS_ACCELERATOR": accelerator, "HOSTFILE": hosts}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert re.match(said, started(REWARD_MODELS, "slf5k"))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_one_script_starts_every_baseline_with_its_tasks_settings(started, method):
     here = STAGE / "baselines"
