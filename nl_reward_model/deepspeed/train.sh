@@ -15,6 +15,7 @@ runs=$(dirname "$stage")/runs/$task
 if [[ " $* " != *" --config"* ]]; then
     set -- --data_path "$runs/annotated.json" --output_dir "$runs/reward_model" "$@"
 fi
+case ${ZERO:-3} in 2 | 3) ;; *) echo "error: ZERO=$ZERO: choose 2 or 3" >&2; exit 2 ;; esac
 settings=("$stage/$task/train_rm.py" --deepspeed "$stage/deepspeed/zero${ZERO:-3}.json" "$@")
 if [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
     export LOCAL_RANK=${LOCAL_RANK:-${SLURM_LOCALID:-0}} MASTER_PORT=${MASTER_PORT:-29500} # DeepSpeed wants all five

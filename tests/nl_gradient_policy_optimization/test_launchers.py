@@ -107,7 +107,7 @@ def test_a_reward_models_script_joins_as_a_rank_that_another_launcher_started(st
     assert started(REWARD_MODELS, "slf5k") == "3 1 29500"
 
 
-def test_a_reward_models_ranks_train_on_the_gpus_that_are_visible(started, tmp_path, monkeypatch):
+def test_variables_choose_a_reward_models_gpus_and_zero_stage(started, tmp_path, monkeypatch):
     (tmp_path / "deepspeed").write_text("#!/bin/sh\necho $CUDA_VISIBLE_DEVICES $*\n")
     for accelerator, hosts, said in (
         ("", "", "4,5 --no_local_rank --master_port 29500 /"), ("", "hosts", "4,5,6 .* --hostfile hosts --num_gpus 2 "),
@@ -117,6 +117,7 @@ def test_a_reward_models_ranks_train_on_the_gpus_that_are_visible(started, tmp_p
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         assert re.match(said, started(REWARD_MODELS, "slf5k"))
+    assert "error: ZERO=1: choose 2 or 3" in run_command("bash", REWARD_MODELS, "slf5k", code=2, ZERO="1").stderr
 
 
 @pytest.mark.parametrize("method", METHODS)
