@@ -21,7 +21,7 @@ hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_ADDR=${hosts%%$'\n'*}
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) # two jobs on one machine need two ports
 export NODES MASTER_ADDR MASTER_PORT
-# One launcher on each machine; it starts a process per GPU.
+# One launcher on each machine; it starts a process per GPU. srun itself does not take over the job's CPUs per task.
 # shellcheck disable=SC2016
-srun bash -c 'NODE_RANK=$SLURM_NODEID exec bash "$@"' bash \
+srun ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} bash -c 'NODE_RANK=$SLURM_NODEID exec bash "$@"' bash \
     "nl_gradient_policy_optimization/$task/train_$task.sh" "$@"

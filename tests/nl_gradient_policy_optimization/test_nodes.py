@@ -104,7 +104,7 @@ def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
     """The job file as bash runs it, with stand-ins for Slurm's own commands and for torchrun."""
     stand_ins = {
         "scontrol": "echo worker-3; sleep 0.2; echo worker-4",  # slow: whoever reads one line only breaks its pipe
-        "srun": 'for node in 0 1; do SLURM_NODEID=$node "$@"; done',
+        "srun": '[ "$1" = --cpus-per-task=32 ] && for node in 0 1; do SLURM_NODEID=$node "${@:2}"; done',
         "torchrun": 'echo "$@"',
         "python": "echo 8",
     }
@@ -117,7 +117,7 @@ def test_slurm_starts_one_launcher_on_each_machine(tmp_path):
     (root / "env.sh").touch()
     (root / STAGE.name).symlink_to(STAGE)
     variables = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "worker-[3-4]", "SLURM_JOB_ID": "20007"}
-    variables["PATH"] = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    variables |= {"SLURM_CPUS_PER_TASK": "32", "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = run_command("bash", STAGE / "cluster" / "slurm.sh", "slf5k", "--seed", 3, cwd=root, **variables)
     started = done.stdout.splitlines()
     assert len(started) == 2
