@@ -25,7 +25,7 @@ from text2grad.models.answering import (
 from text2grad.prompts import asking, carried_words
 from text2grad.records import Records, check_output, generation_of, load_records, prompt_of, save_records
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import quoted, say_next
 
 
 @dataclass
@@ -237,8 +237,8 @@ def _print_counts(outcome: Outcome, chats: dict, fitted: dict, config: GenerateC
             print(f"failed: {key}: {reason}", file=sys.stderr)
         print(f"{len(outcome.failures)} responses failed; --retry_failed asks for them again", file=sys.stderr)
     own = (Path(__file__).parent / config.task / "evaluate.py").is_file()
-    script = f"evaluation/{config.task}/evaluate.py" if own else f"evaluation/evaluate.py --task {config.task}"
-    say_next(f"python {script} --data_path {config.output_path} --system NAME --output_path NAME.result.json")
+    script = f"evaluation/{config.task}/evaluate.py" if own else f"evaluation/evaluate.py --task {quoted(config.task)}"
+    say_next(f"python {script} --data_path {quoted(config.output_path)} --system NAME --output_path NAME.result.json")
 
 
 @command

@@ -20,7 +20,7 @@ from text2grad.records import each_record, generation_of, load_json, prompt_of, 
 from text2grad.safety.redaction import redacted
 from text2grad.statistics import Combine, bootstrap, finite, paired_difference, ratio
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import own_task, say_next
+from text2grad.tasks.commands import own_task, quoted, say_next
 from text2grad.tasks.loading import fault_of_task
 
 T = TypeVar("T")
@@ -253,9 +253,8 @@ def print_failures(failures: Mapping[str, str], what: str, remedy: str = "--retr
 
 def print_next_step(*result_paths: str | Path, task: Task | None = None) -> None:
     """The command that shows result files as a page."""
-    paths = " ".join(str(path) for path in result_paths)
     own = own_task(task) if task else ""
-    say_next(f"python evaluation/report.py --results {paths}{own} --output_path report.html")
+    say_next(f"python evaluation/report.py --results {quoted(*result_paths)}{own} --output_path report.html")
 
 
 def print_differences(differences: Mapping[str, Mapping[str, Any]], title: str) -> None:

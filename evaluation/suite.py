@@ -17,7 +17,7 @@ from typing import Any
 from evaluation.optional_packages import INSTALL, missing_packages
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import quoted, say_next
 
 HERE = Path(__file__).parent
 Command = list[str]
@@ -246,7 +246,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
             results.append(str(benchmark.result))
     print("", *(f"result: {path}" for path in results), *(f"did not run: {line}" for line in not_run), sep="\n")
     if results:
-        say_next(f"python evaluation/report.py --results {' '.join(results)} --output_path report.html")
+        say_next(f"python evaluation/report.py --results {quoted(*results)} --output_path report.html")
     return status
 
 

@@ -40,4 +40,4 @@ for step in $steps; do
         "${judge[@]}" --output_path "$output/$step.result.json"
 done
 echo "results -> $output/*.result.json"
-echo "next: python evaluation/report.py $run --results $output/*.result.json --output_path report.html"
+printf 'next: python evaluation/report.py %q --results %q/*.result.json --output_path report.html\n' "$run" "$output"

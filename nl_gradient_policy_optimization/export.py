@@ -12,6 +12,7 @@ from text2grad.journal.run_folder import changes_shown
 from text2grad.models import base_of, card_header, card_loading
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task
+from text2grad.tasks.commands import quoted
 
 _SETTINGS = (
     "learning_rate", "optimizer", "lora_r", "lora_alpha", "ppo_epochs", "gamma", "lam", "clip_range",
@@ -40,7 +41,7 @@ def export(trainer: NLGradientTrainer) -> None:
 def evaluation_command(task: Task, model: Path | str) -> str:
     """The command that lets a policy answer held-out prompts, from the repository's root."""
     return (
-        f"python evaluation/generate.py --task {task.source or task.name} --model {model} "
+        f"python evaluation/generate.py --task {quoted(task.source or task.name)} --model {quoted(model)} "
         "--data_path HELD_OUT.json --output_path ANSWERS.json"
     )
 

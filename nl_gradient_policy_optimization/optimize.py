@@ -62,7 +62,7 @@ from text2grad.records import (
 )
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task, settings_of_task
-from text2grad.tasks.commands import given, own_task, say_next
+from text2grad.tasks.commands import given, own_task, quoted, say_next
 
 SMALL_SETTINGS = Path(__file__).with_name("small.yaml")
 SMALL = 1e9
@@ -384,7 +384,7 @@ def print_summary(trainer: NLGradientTrainer) -> None:
         f"{run}: finished after step {trainer.finished_steps}. The policy is in {policy} ({kind}), "
         f"the figures of each step are in {run / METRICS_FILE}."
     )
-    report = f"python evaluation/report.py {run}{own_task(trainer.task)} --output_path {run / 'report.html'}"
+    report = f"python evaluation/report.py {quoted(run, '--output_path', run / 'report.html')}{own_task(trainer.task)}"
     say_next(f"{evaluation_command(trainer.task, policy)}\n      {report}   # curves and samples")
 
 

@@ -25,7 +25,7 @@ from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import quoted, say_next, stage_command
 
 WriteFeedback = Callable[[list[Record]], list[str | FeedbackError]]
 
@@ -243,8 +243,8 @@ def _report(
     print(f"written to {config.output_path}")
     if any(map(task.is_annotated, rows.values())):
         say_next(
-            f"compare it with the annotations, {stage_command('metrics', task)} --data_path {config.output_path} "
-            f"--output_path {Path(config.output_path).with_suffix('.metrics.json')}"
+            f"compare it with the annotations, {stage_command('metrics', task)} --data_path "
+            + quoted(config.output_path, "--output_path", Path(config.output_path).with_suffix(".metrics.json"))
         )
 
 

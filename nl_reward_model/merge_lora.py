@@ -15,7 +15,7 @@ from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE,
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
 from text2grad.records import check_folder, check_writable, load_json, save_text
-from text2grad.tasks.commands import SERVE, say_next, stage_command
+from text2grad.tasks.commands import SERVE, quoted, say_next, stage_command
 
 
 @dataclass
@@ -65,8 +65,8 @@ def merge(config: MergeConfig) -> None:
         save_text(output / "README.md", reward_model_card(description, prompt, adapter=False))
         train = stage_command("policy", description.task, description.task_source)
         say_next(
-            f"serve the folder, {SERVE} {output} --served-model-name reward_model, and train with it, "
-            f"{train} --critic http://localhost:8000/v1#reward_model --critic_prompt {output / PROMPT_FILE} "
+            f"serve the folder, {SERVE} {quoted(output)} --served-model-name reward_model, and train with it, "
+            f"{train} --critic http://localhost:8000/v1#reward_model --critic_prompt {quoted(output / PROMPT_FILE)} "
             "--data_path PROMPTS --output_dir RUN"
         )
 

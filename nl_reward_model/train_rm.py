@@ -41,7 +41,7 @@ from text2grad.models import (
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_writable, fingerprint, load_json, save_text
 from text2grad.tasks import Task, get_task, settings_of_task
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import quoted, say_next, stage_command
 
 RUN_FILE = "run.json"
 _EXAMPLES = 16
@@ -110,11 +110,11 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
 
 def _say_next(task: Task, config: RewardModelConfig) -> None:
     none_held_out = not config.validation_path and not config.validation_share
-    held_out = config.validation_path or f"{config.data_path} --split validation"
+    split = [config.validation_path] if config.validation_path else [config.data_path, "--split", "validation"]
     say_next(
         f"measure it on {'other annotated' if none_held_out else 'the held-out'} records, "
-        f"{stage_command('feedback', task)} --model {config.output_dir} "
-        f"--data_path {'RECORDS' if none_held_out else held_out} --output_path {config.output_dir}/feedback.json"
+        f"{stage_command('feedback', task)} --model {quoted(config.output_dir)} --data_path "
+        f"{'RECORDS' if none_held_out else quoted(*split)} --output_path {quoted(f'{config.output_dir}/feedback.json')}"
     )
 
 

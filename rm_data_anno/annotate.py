@@ -33,7 +33,7 @@ from text2grad.records import Records, output_for, save_failures, save_json, sav
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import quoted, say_next, stage_command
 
 DEFAULT_CRITIC = "openai:gpt-4o"
 
@@ -331,7 +331,7 @@ def _write(
     if outcome.stopped or len(outcome.failures) > max_failures * len(records):
         raise SystemExit(1)
     say_next(
-        f"train a reward model, {stage_command('reward_model', task)} --data_path {output} "
+        f"train a reward model, {stage_command('reward_model', task)} --data_path {quoted(output)} "
         f"--output_dir runs/{task.name}/reward_model"
     )
 

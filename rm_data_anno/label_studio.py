@@ -24,7 +24,7 @@ from text2grad.records import check_output, load_json, save_json, save_records, 
 from text2grad.safety.gate import fault, shown
 from text2grad.safety.schema import Form, checked
 from text2grad.tasks import SpanWords, Task, get_task
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import quoted, say_next, stage_command
 from text2grad.token_rewards import span_intervals
 
 INTERFACE = """<View>
@@ -249,10 +249,11 @@ def write_records(task: Task, config: LabelStudioConfig) -> None:
         report["found_elsewhere"] = sum(elsewhere(task, record) for record in annotated.values())
     save_json(f"{config.output_path}.report.json", report)
     print(f"{len(annotated)} of {len(records)} records annotated by people: {config.output_path}\n{report}")
+    data = f"--data_path {quoted(config.output_path)}"
     if config.spans:
-        say_next(f"{stage_command('reward_model', task)} --data_path {config.output_path} --output_dir REWARD_MODEL")
+        say_next(f"{stage_command('reward_model', task)} {data} --output_dir REWARD_MODEL")
     else:
-        say_next(f"{stage_command('annotation', task)} --prompt human_feedback --data_path {config.output_path}")
+        say_next(f"{stage_command('annotation', task)} --prompt human_feedback {data}")
 
 
 @command

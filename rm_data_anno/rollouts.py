@@ -15,7 +15,7 @@ from text2grad.errors import InputError, command
 from text2grad.journal.run_folder import logged_rows
 from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import quoted, say_next, stage_command
 
 ROLLOUTS_FILE = "rollouts.jsonl"
 
@@ -64,7 +64,7 @@ def main() -> None:
         raise InputError(f"{', '.join(config.runs)}: no rollout has a response")
     save_records(config.output_path, Records(made, Path(config.output_path), keyed=True))
     print(f"{len(made)} different responses of {len(config.runs)} runs -> {config.output_path}")
-    say_next(f"annotate them, {stage_command('annotation', task)} --data_path {config.output_path}")
+    say_next(f"annotate them, {stage_command('annotation', task)} --data_path {quoted(config.output_path)}")
 
 
 if __name__ == "__main__":

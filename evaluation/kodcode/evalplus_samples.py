@@ -19,7 +19,7 @@ from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig
 from text2grad.prompts import load_prompt
 from text2grad.records import check_output, prompt_of, save_json
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import quoted, say_next
 from text2grad.tasks.kodcode import KodCode
 
 ANSWER_TOKENS = 768
@@ -67,7 +67,7 @@ def main() -> None:
     flags = " --base_only" if config.base_only else ""
     say_next(
         f"python evaluation/kodcode/evalplus_score.py --dataset {config.dataset}{flags} "
-        f"--samples {config.output_path} --system NAME --output_path NAME.result.json"
+        f"--samples {quoted(config.output_path)} --system NAME --output_path NAME.result.json"
     )
 
 

@@ -17,7 +17,7 @@ from text2grad.errors import InputError, command
 from text2grad.models.answering import AnsweringConfig, SamplingConfig
 from text2grad.records import check_output, load_json, save_json
 from text2grad.tasks import get_task
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import quoted, say_next
 
 ANSWER_TOKENS = 2048
 """By default: more than a whole answer takes. Answers that are cut off lose, and training's limit would cut many."""
@@ -83,8 +83,8 @@ def main() -> None:
     save_json(config.output_path, outputs)
     print(f"{len(outputs)} of {len(rows)} answers -> {config.output_path}")
     say_next(
-        f"python evaluation/ultrafeedback/alpaca_score.py --outputs {config.output_path} "
-        f"--system {config.system} --judge openai:MODEL --output_path alpaca.result.json"
+        f"python evaluation/ultrafeedback/alpaca_score.py --outputs {quoted(config.output_path)} "
+        f"--system {quoted(config.system)} --judge openai:MODEL --output_path alpaca.result.json"
     )
 
 

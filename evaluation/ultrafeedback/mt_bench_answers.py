@@ -17,7 +17,7 @@ from text2grad.models.answering import AnsweringConfig, Chat, SamplingConfig, lo
 from text2grad.prompts import asking, carried_words
 from text2grad.records import check_output, save_json
 from text2grad.tasks import get_task
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import quoted, say_next
 
 
 @dataclass
@@ -77,8 +77,8 @@ def main() -> None:
     save_json(config.output_path, rows)
     print(f"{len(rows)} questions answered in two turns -> {config.output_path}")
     say_next(
-        f"python evaluation/ultrafeedback/mt_bench_judge.py --questions {config.questions} "
-        f"--answers {config.output_path} --system {config.system} --judge openai:MODEL "
+        f"python evaluation/ultrafeedback/mt_bench_judge.py --questions {quoted(config.questions)} "
+        f"--answers {quoted(config.output_path)} --system {quoted(config.system)} --judge openai:MODEL "
         "--output_path mt_bench.result.json"
     )
 

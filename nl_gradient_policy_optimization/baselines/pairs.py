@@ -31,7 +31,7 @@ from text2grad.journal import Outcome
 from text2grad.models import load_tokenizer
 from text2grad.records import Records, check_output, generation_of, load_json, load_records, save_json
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next
+from text2grad.tasks.commands import quoted, say_next
 from text2grad.token_rewards import scheme_of, token_rewards
 
 _SUMMARIES = ("generated_summary_for_comparison_A", "generated_summary_for_comparison_B")
@@ -84,7 +84,8 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     save_json(config.output_path, [asdict(pair) for pair in pairs])
     prompts = len({task.prompt(record) for record in records.values()})
     print(f"{len(pairs)} pairs from {len(records)} responses to {prompts} prompts -> {config.output_path}")
-    say_next(f"{LAUNCHER} dpo {config.task} --data_path {config.output_path} --model SFT_RUN --output_dir RUN")
+    following = quoted(config.task, "--data_path", config.output_path)
+    say_next(f"{LAUNCHER} dpo {following} --model SFT_RUN --output_dir RUN")
     return pairs
 
 

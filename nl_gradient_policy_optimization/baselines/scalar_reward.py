@@ -22,6 +22,7 @@ from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescrip
 from text2grad.configs import parse
 from text2grad.errors import command
 from text2grad.tasks import get_task
+from text2grad.tasks.commands import quoted
 
 
 @dataclass
@@ -52,8 +53,8 @@ def train(config: ScalarRewardSettings) -> None:
             description.save(Path(config.output_dir))
 
     items = load_pairs(config.data_path)
-    following = f"{LAUNCHER} ppo {config.task} --reward_model {config.output_dir} --data_path RECORDS.json"
-    following += " --model SFT_RUN --output_dir RUN"
+    following = f"{LAUNCHER} ppo {quoted(config.task)} --reward_model {quoted(config.output_dir)}"
+    following += " --data_path RECORDS.json --model SFT_RUN --output_dir RUN"
     fine_tune(config, "scalar_reward", items, example, make, following, describe)
 
 

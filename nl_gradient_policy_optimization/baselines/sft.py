@@ -16,6 +16,7 @@ from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import Records, load_records
 from text2grad.tasks import Task, get_task
+from text2grad.tasks.commands import quoted
 
 
 @dataclass
@@ -74,8 +75,8 @@ def train(config: SFTSettings) -> None:
     items = demonstrations(records, task, config.target)
     if len(items) < len(records) and config.process_index == 0:
         print(f"{len(items)} of {len(records)} records have an answer of their own that is whole and none the worse")
-    following = f"python nl_gradient_policy_optimization/optimize.py --task {config.task} --model {config.output_dir}"
-    following += " --data_path RECORDS.json --critic CRITIC --output_dir RUN"
+    following = f"python nl_gradient_policy_optimization/optimize.py --task {quoted(config.task)}"
+    following += f" --model {quoted(config.output_dir)} --data_path RECORDS.json --critic CRITIC --output_dir RUN"
     fine_tune(config, "sft", items, example, lambda **options: SFTTrainer(**config.policy(), **options), following)
 
 

@@ -19,7 +19,7 @@ from text2grad.errors import command
 from text2grad.feedback import Feedback
 from text2grad.records import check_output, save_records
 from text2grad.tasks import Record, Task, get_task
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import quoted, say_next, stage_command
 
 
 @dataclass
@@ -59,7 +59,7 @@ def main() -> None:
     records = load_annotated(config.data_path, task.without_critique())  # spans are enough
     save_records(config.output_path, records.like({key: by_step(record, task) for key, record in records.items()}))
     print(f"{len(records)} annotated records, labelled by step -> {config.output_path}")
-    say_next(f"{stage_command('reward_model', task)} --data_path {config.output_path} --output_dir RUN")
+    say_next(f"{stage_command('reward_model', task)} --data_path {quoted(config.output_path)} --output_dir RUN")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from text2grad.records import Records, load_records, output_for, save_failures, 
 from text2grad.sandbox import Sandbox
 from text2grad.sandbox.unit_tests import VERDICTS, with_log
 from text2grad.tasks import Record
-from text2grad.tasks.commands import say_next, stage_command
+from text2grad.tasks.commands import quoted, say_next, stage_command
 from text2grad.tasks.kodcode import KodCode
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -102,7 +102,7 @@ def prepare(config: TestCaseConfig) -> None:
     save_records(output, records.like(kept))
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
     print(f"{len(kept)} records written to {output}")
-    say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {output}")
+    say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {quoted(output)}")
     failed = save_failures(output, outcome.failures)
     if outcome.failures:
         print(f"{len(outcome.failures)} records could not be run: {failed}", file=sys.stderr)

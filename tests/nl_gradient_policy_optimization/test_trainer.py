@@ -43,7 +43,7 @@ METRICS = {
 
 def test_the_command_writes_a_whole_run(tmp_path, run_script):
     config = tiny_config(tmp_path)
-    run = tmp_path / "run"
+    run = tmp_path / "my run"
     arguments = ["--model", config.model, "--data_path", config.data_path, "--critic", "programmatic"]
     arguments += ["--output_dir", run, "--max_steps", 3, "--rollouts_per_device", 4, "--micro_batch_size", 2]
     arguments += ["--max_new_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3"]
@@ -54,7 +54,8 @@ def test_the_command_writes_a_whole_run(tmp_path, run_script):
         assert noise not in done.stdout + done.stderr
     assert f"settings: {Path('nl_gradient_policy_optimization/slf5k/config.yaml')}" in done.stdout
     assert f"{run}: finished after step 3. The policy is in {run / 'policy'}" in done.stdout
-    assert f"next: python evaluation/generate.py --task slf5k --model {run / 'policy'}" in done.stdout
+    assert f"next: python evaluation/generate.py --task slf5k --model '{run / 'policy'}'" in done.stdout
+    assert f"python evaluation/report.py '{run}' --output_path '{run / 'report.html'}'" in done.stdout
 
     description = json.loads((run / "run.json").read_text())
     told = [description[name] for name in ("task", "method", "seed", "critic")]

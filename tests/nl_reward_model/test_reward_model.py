@@ -289,13 +289,15 @@ def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
     result = run_script(
         f"nl_reward_model/{task_name}/train_rm.py",
         "--config", f"nl_reward_model/{task_name}/config_small.yaml",
-        "--model", model, "--data_path", data, "--output_dir", tmp_path / "out", "--max_steps", 2,
+        "--model", model, "--data_path", data, "--output_dir", tmp_path / "my out", "--max_steps", 2,
         "--feedback_records", 1, "--report_to", "none",
     )  # fmt: skip
-    assert f"reward model: {tmp_path / 'out'}" in result.stdout and "next: " in result.stdout
+    out = tmp_path / "my out"
+    following = f"--model '{out}' --data_path {data} --split validation --output_path '{out / 'feedback.json'}'"
+    assert f"reward model: {out}\nnext: " in result.stdout and following in result.stdout
     for noise in ("FutureWarning", "Setting accelerator", "Loading weights", "Truncating"):
         assert noise not in result.stdout + result.stderr
-    assert RewardModelDescription.load(tmp_path / "out", task_name)[0].metrics["step"] == 2
+    assert RewardModelDescription.load(out, task_name)[0].metrics["step"] == 2
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def write(path: Path, value: object) -> Path:
 
 
 def test_a_file_of_summaries_is_annotated(tmp_path):
-    data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "out.json"
+    data, output = write(tmp_path / "in.json", RECORDS), tmp_path / "deep" / "my out.json"
     done = annotate("slf5k", data, output)
 
     annotated = json.loads(output.read_text())
@@ -59,12 +59,12 @@ def test_a_file_of_summaries_is_annotated(tmp_path):
         assert (record["missing"], record["verdict"]) == (said.missing, said.score)
     assert annotated["t3_poor"]["missing"] and annotated["t3_poor"]["poor_spans"]
 
-    report = json.loads((tmp_path / "deep" / "out.json.report.json").read_text())
+    report = json.loads((tmp_path / "deep" / "my out.json.report.json").read_text())
     assert report["records"]["annotated"] == 2
     assert report["spans"]["unmatched_rate"] == 0
-    assert (tmp_path / "deep" / "out.json.report.md").read_text() in done.stdout
+    assert (tmp_path / "deep" / "my out.json.report.md").read_text() in done.stdout
     train = "python nl_reward_model/slf5k/train_rm.py"
-    assert done.stdout.splitlines()[-1].startswith(f"next: train a reward model, {train} --data_path {output}")
+    assert done.stdout.splitlines()[-1].startswith(f"next: train a reward model, {train} --data_path '{output}' ")
 
 
 @pytest.mark.parametrize("task", ["slf5k", "kodcode", "ultrafeedback"])

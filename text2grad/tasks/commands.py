@@ -1,8 +1,10 @@
 """The commands of the stages for a task, as the end of one stage names the next."""
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from text2grad.tasks.base import PROJECT, Task
 
@@ -33,12 +35,17 @@ def stage_command(stage: str, task: Task | str, source: str = "") -> str:
     if (PROJECT / own.format(name)).is_file():
         return f"python {own.format(name)}"
     place = "" if (PROJECT / general).is_file() else "in a checkout of the repository, "
-    return f"{place}python {general} --task {source or name}"
+    return f"{place}python {general} --task {quoted(source or name)}"
+
+
+def quoted(*words: str | Path) -> str:
+    """Paths and names as a command line has them, which may hold spaces."""
+    return shlex.join(map(str, words))
 
 
 def own_task(task: Task) -> str:
     """`` --task FILE.py`` for a task of the user's own, to be added to a command that reads files about it."""
-    return f" --task {task.source}" if task.source else ""
+    return f" --task {quoted(task.source)}" if task.source else ""
 
 
 def flag_values(args: Sequence[str], *flags: str) -> tuple[list[str], list[str]]:
