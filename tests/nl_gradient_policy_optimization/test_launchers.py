@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import pytest
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.state import AcceleratorState
 
 from nl_gradient_policy_optimization.config import PolicyConfig
@@ -150,6 +151,13 @@ def test_an_unknown_baseline_lists_them():
     for arguments in ([], ["sft"], ["ppo3", "slf5k"]):
         told = run_command("bash", STAGE / "baselines" / "run.sh", *arguments, code=2).stderr
         assert "METHOD  sft, pairs, dpo" in told and "TASK    slf5k" in told, arguments
+
+
+def test_the_documented_accelerate_launch_starts_as_many_processes_as_it_says():
+    text = (STAGE.parent / "docs" / "devices.md").read_text()
+    (line,) = re.findall("^accelerate launch (.+) …$", text.replace("$stage", str(STAGE)).replace("GPUS", "3"), re.M)
+    args, *_ = _validate_launch_command(launch_command_parser().parse_args(line.split()))
+    assert (args.num_processes, args.multi_gpu) == (3, True)
 
 
 def test_an_accelerate_config_with_fsdp_is_refused(monkeypatch):
