@@ -44,6 +44,7 @@ class SuiteConfig:
     base_url: str | None = setting(None, "the model is served there")
     data_path: str | None = setting(None, "held-out records in the task's format")
     critic: str | None = setting(None, "who gives feedback on them, for δ per token")
+    critic_prompt: str | None = setting(None, "for an endpoint: the critic's prompt file")
     tokenizer: str | None = setting(None, "whose tokens δ is counted in")
     only: str = setting("", "only these benchmarks, by name")
     skip: str = setting("", "not these benchmarks")
@@ -122,7 +123,7 @@ def held_out(config: SuiteConfig, task: str, name: str, *measuring: object, also
     out = Path(config.output_dir)
     answers, result = out / "answers.json", out / "result.json"
     answer = _script("generate.py", answers, "--task", task, *given(config, *ANSWERING, "data_path", *also))
-    shared = ["--data_path", answers, "--system", config.system, *given(config, "critic", "tokenizer")]
+    shared = ["--data_path", answers, "--system", config.system, *given(config, "critic", "critic_prompt", "tokenizer")]
     return Benchmark(name, [answer, _script(f"{task}/evaluate.py", result, *shared, *measuring)], result)
 
 

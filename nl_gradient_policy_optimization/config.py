@@ -357,13 +357,15 @@ class PolicyConfig(
         for name in self.report_to:
             if name not in _TRACKERS or not find_spec(_TRACKERS[name]):
                 raise InputError(f"--report_to {name}: not installed, or no such tracker; pip install {name}, or none")
-        if self.critic_votes > 1 and not self.critic_temperature:
-            raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
         if self.dtype in ("bfloat16", "float16") and not (self.lora_r or self.deepspeed):
             raise InputError(f"--dtype {self.dtype}: full weights train in float32, or with --deepspeed; leave it out")
         self.algorithm.check(self)
         endpoint = is_endpoint(self.critic)
         model = endpoint or Path(self.critic).is_dir()
+        if self.critic_votes > 1 and not model:
+            raise InputError(f"--critic_votes needs a folder or an endpoint as --critic, not {self.critic}")
+        if self.critic_votes > 1 and not self.critic_temperature:
+            raise InputError("--critic_votes above 1 needs different opinions: set --critic_temperature, say to 0.7")
         check_used(
             self,
             ("vllm_url", "--generation vllm_server", self.generation == "vllm_server"),

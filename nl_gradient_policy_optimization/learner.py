@@ -54,8 +54,10 @@ class Learner:
 
     def keeps_graph(self, batch: Batch) -> bool:
         """Whether the first update begins with the pass that scores these rollouts: one micro-batch holds them all."""
-        config = self.config
-        dropout = [module.p for module in self.scorer.base.modules() if isinstance(module, nn.Dropout)]
+        config, base = self.config, self.scorer.base
+        described = base.config.to_dict().items()
+        dropout = [module.p for module in base.modules() if isinstance(module, nn.Dropout)]
+        dropout += [value for name, value in described if "drop" in name and isinstance(value, float)]
         return (
             len(batch) <= config.micro_batch_size
             and config.minibatches == 1

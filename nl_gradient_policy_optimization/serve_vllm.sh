@@ -27,6 +27,7 @@ fi
 export VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_NO_USAGE_STATS=1
 settings=(--host 127.0.0.1 --served-model-name "$name" --enable-lora --max-lora-rank 16 --max-loras 1)
 settings+=(--logprobs-mode processed_logprobs)
+settings+=(--default-chat-template-kwargs '{"enable_thinking": false}') # as prompts are made in training
 # For --critic_constrained quotes: what vLLM takes by default does not know substrings.
 settings+=(--structured-outputs-config.backend guidance)
 if ! command -v nvidia-smi >/dev/null; then

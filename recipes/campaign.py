@@ -116,7 +116,7 @@ class Campaign:
         try:
             return self._one(*job)
         except InputError as error:
-            print(error, file=sys.stderr, flush=True)
+            print(f"error: {error}", file=sys.stderr, flush=True)
             return False
 
     def _one(self, method: str, seed: int) -> bool:
@@ -125,7 +125,7 @@ class Campaign:
         about = given if isinstance(given, dict) else {"flags": given}
         out = self.folder / (method if method == BASE else f"{method}-seed{seed}")
         names = {"seed": seed, "name": out.name, "out": str(out), "flags": about.get("flags") or ""}
-        names["policy"] = about.get("policy", "{out}/train/policy").format(**self.names, **names)
+        names["policy"] = with_names(about.get("policy", "{out}/train/policy"), {**self.names, **names})
         names["against"] = (
             "" if method == BASE else f"--compare_with {shlex.quote(str(self.folder / BASE / 'result.json'))}"
         )
@@ -155,7 +155,7 @@ class Campaign:
         """A command's words. A path stays one word; flags and sizes may be several."""
         words, known = [], {**self.names, **names}
         for word in shlex.split(line):
-            filled = word.format(**known)
+            filled = with_names(word, known)
             fields = {field for _, field, _, _ in Formatter().parse(word) if field}
             words += [filled] if fields <= ONE_WORD else shlex.split(filled)
         return words
@@ -211,6 +211,14 @@ class Campaign:
             rows.append([name, *shown])
         print(tabulate(over_seeds(figures, list(self.config.methods), measured[0]), "firstrow"), flush=True)
         print(tabulate(rows, ["run", *measured, *(f"{of} less base" for of in measured)]), flush=True)
+
+
+def with_names(text: str, known: dict[str, Any]) -> str:
+    """The text, its names in braces replaced."""
+    try:
+        return text.format(**known)
+    except KeyError as error:
+        raise InputError(f"{text}: there is no {{{error.args[0]}}}; the names are {', '.join(known)}") from None
 
 
 def over_seeds(figures: dict[str, Any], methods: list[str], metric: str) -> list[list[Any]]:

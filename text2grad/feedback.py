@@ -151,23 +151,23 @@ class FeedbackFields:
         Args:
             critique_needed: refuse spans or scores without a critique.
         """
-        by_name = {_normalised(key): item for key, item in value.items()}
-        dense = by_name.get(_normalised(self.scores))
+        by_name = {normalised(key): item for key, item in value.items()}
+        dense = by_name.get(normalised(self.scores))
         if not critique_needed:
-            by_name.setdefault(_normalised(self.critique), "")
+            by_name.setdefault(normalised(self.critique), "")
         needed = (self.critique,) if dense is not None else (self.critique, self.good, self.poor)
-        missing = [name for name in needed if _normalised(name) not in by_name]
+        missing = [name for name in needed if normalised(name) not in by_name]
         if missing:
             raise FeedbackError(f"{where} lacks {', '.join(map(repr, missing))}; it has {shown(sorted(value))}")
-        critique = by_name[_normalised(self.critique)]
+        critique = by_name[normalised(self.critique)]
         if not isinstance(critique, str) or not (critique.strip() or (critique == "" and not critique_needed)):
             raise FeedbackError(f"{self.critique!r} of {where} is not a text but {shown(critique)}")
         _check_encodable(critique, self.critique)
-        score = by_name.get(_normalised(self.score))
+        score = by_name.get(normalised(self.score))
         if score is not None and not is_score(score):
             raise FeedbackError(f"{self.score!r} of {where} is not a number in -1..1 but {shown(score)}")
         good, poor, lacking = (
-            self._texts(by_name.get(_normalised(name)), name) for name in (self.good, self.poor, self.missing)
+            self._texts(by_name.get(normalised(name)), name) for name in (self.good, self.poor, self.missing)
         )
         return Feedback(
             critique=critique.strip(),
@@ -194,13 +194,13 @@ class FeedbackFields:
         if not objects:
             raise FeedbackError(none_because)
         first = self.critique if self.with_critique and critique is None else self.good
-        candidates = [value for value in objects if _normalised(first) in map(_normalised, value)]
+        candidates = [value for value in objects if normalised(first) in map(normalised, value)]
         chosen = (candidates or objects)[-1]
         if critique is not None:
             chosen = {**chosen, self.critique: critique}
         if not self.with_critique:  # what it writes beside the spans all the same is not what was asked for
-            others = {_normalised(name) for name in (self.critique, self.scores, self.missing, self.score)}
-            chosen = {key: item for key, item in chosen.items() if _normalised(key) not in others}
+            others = {normalised(name) for name in (self.critique, self.scores, self.missing, self.score)}
+            chosen = {key: item for key, item in chosen.items() if normalised(key) not in others}
         feedback = self.from_dict(chosen, critique_needed=self.with_critique)
         if problem := fault(chosen):
             raise FeedbackError(f"the reply cannot be kept: {problem}")
@@ -246,7 +246,8 @@ def reply_schema(fields: FeedbackFields, variant: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _normalised(key: str) -> str:
+def normalised(key: str) -> str:
+    """A field's name without what models write differently: case, spaces and hyphens."""
     return "_".join(key.lower().replace("_", " ").replace("-", " ").split())
 
 

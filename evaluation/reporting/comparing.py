@@ -102,7 +102,7 @@ def primary(table: dict[str, Any]) -> str | None:
 
 
 def best_system(table: dict[str, Any], key: str) -> str | None:
-    """The system with the best change of a metric; None where none shares a prompt with the baseline."""
+    """The system with the best change of a metric; None where nothing was paired with the baseline."""
     sign = wording(key.split("/", 1)[1]).better or 1
     gains = {
         system: sign * cells[key]["change"]["difference"]

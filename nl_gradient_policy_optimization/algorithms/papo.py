@@ -1,8 +1,8 @@
 """PAPO: the outcome against the prompt's other responses, and the spans among those that are right.
 
 Source: PAPO (arXiv 2603.26535), A = A_out + A_proc, each normalised on its own, A_proc among the right responses of a
-prompt alone: a process reward on wrong ones teaches verbosity. Here a verdict above 0 is right, and a response's
-process reward is its mean δ.
+prompt alone: a process reward on wrong ones teaches verbosity. Here a verdict above 0 is right, less what its length
+costs, and a response's process reward is its mean δ.
 """
 
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ if [ -n "${RANK:-}" ] && [ -n "${WORLD_SIZE:-}" ]; then
 fi
 if [ "${DS_ACCELERATOR:-}" = cpu ]; then
     RANKS=${RANKS:-1}
-elif [ -n "${RANKS:-}" ] && [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ -z "${HOSTFILE:-}" ]; then
+elif [ -n "${RANKS:-}" ] && [[ ${CUDA_VISIBLE_DEVICES:-} =~ ^[0-9,]+$ ]] && [ -z "${HOSTFILE:-}" ]; then
     CUDA_VISIBLE_DEVICES=$(cut -d, -f1-"$RANKS" <<< "$CUDA_VISIBLE_DEVICES") # forgotten by DeepSpeed beside --num_gpus
     unset RANKS
 fi

@@ -201,11 +201,13 @@ def test_a_failed_run_stops_no_other(tmp_path, capsys, monkeypatch):
     assert "first-seed1 ended with 1" in shown.err and "words less base" in shown.out
     assert load_json(tmp_path / "my run/base/result.json")["threads"] == "3"  # six cores for two runs
     assert campaign(tmp_path, jobs=2).run()  # with the commands mended
-    methods = {**broken.config.methods, "first": None}  # as YAML reads nothing
+    methods = {"third": {"train": ["true {ratee}"]}, **broken.config.methods, "first": None}  # as YAML reads nothing
     assert not campaign(tmp_path, methods=methods, seeds=[1, 3]).run()
     assert (tmp_path / "my run/second-seed3/result.json").is_file()
     assert "None" not in (tmp_path / "my run/first-seed3/commands.json").read_text()
-    assert re.search("first-seed1: begun with .*; use those, or delete that folder", capsys.readouterr().err)
+    said = capsys.readouterr().err
+    assert re.search("first-seed1: begun with .*; use those, or delete that folder", said)
+    assert "there is no {ratee}; the names are" in said
 
 
 @pytest.mark.parametrize(

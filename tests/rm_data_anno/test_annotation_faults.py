@@ -67,7 +67,7 @@ def test_a_record_whose_spans_fail_is_asked_again_once_with_the_reason(tmp_path)
     assert report["records"]["asked_again"] == 2
 
 
-@pytest.mark.parametrize("name", ["verdict", "missing", "scores", "good_spans", "annotation"])
+@pytest.mark.parametrize("name", ["verdict", "missing", "Scores", "good_spans", "annotation"])
 def test_a_field_that_annotation_would_replace_is_named_before_anyone_is_asked(tmp_path, name):
     records = posts(2)
     records["t3_1"][name] = "the user's own"

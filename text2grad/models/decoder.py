@@ -77,8 +77,8 @@ class _Linear:
         biases = [without_adapter(module).bias for module in modules]
         self._bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
         on_cpu = self._weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-        short = self._weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        self._packed = on_cpu and (short or self._weight.dtype == torch.float32)
+        short = on_cpu and self._weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        self._packed = short or (on_cpu and self._weight.dtype == torch.float32)
         if self._packed:
             self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, 8)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 
 from text2grad.errors import InputError
-from text2grad.feedback import Feedback, FeedbackFields, Verdict, verdict
+from text2grad.feedback import Feedback, FeedbackFields, Verdict, normalised, verdict
 
 Record = dict
 Interval = tuple[int, int]
@@ -224,7 +224,8 @@ class Task(ABC):
     def check_room(self, record: Record) -> None:
         """``InputError`` (without file and id) where a record has, of its own, a field that annotation writes."""
         parts = {self.fields.good, self.fields.poor, self.fields.scores, self.fields.missing, self.fields.score}
-        own = sorted((parts | {"annotation"}) & set(record))
+        taken = set(map(normalised, parts | {"annotation"}))
+        own = sorted(key for key in record if normalised(key) in taken)
         if own and not self.is_annotated(record):
             raise InputError(f"it is not annotated and has a field {own[0]!r}; rename that field, annotation writes it")
 
