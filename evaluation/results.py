@@ -134,9 +134,8 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
         combine = COMBINE[figure.combine]
         found, p = paired_difference(own, others, combine)
         row = found.to_dict()
-        values = (finite(float(combine(np.sum(rows, axis=0)))) for rows in (own, others))
-        both = dict(zip(("first", "second"), values, strict=True))
-        differences[name] = {"difference": row.pop("value"), **row, "p": p, **both}
+        both = [finite(float(combine(np.sum(rows, axis=0)))) for rows in (own, others)]
+        differences[name] = {"difference": row.pop("value"), **row, "p": p, "first": both[0], "second": both[1]}
     return differences
 
 
@@ -204,12 +203,12 @@ def check_same_prompts(prompts: Mapping[str, str], result: Mapping[str, Any], pa
             raise InputError(f"{path}: its prompt {key!r} is another one; compare answers to the same prompts")
 
 
-def instruments(results: Iterable[Mapping[str, Any]]) -> list[str]:
+def instruments(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """What measured the results' figures, where it was not the same for all: no differences can be told from those."""
-    settings = [
-        {**result.get("settings", {}), **({} if "mean_delta" in result["metrics"] else {"tokenizer": None})}
-        for result in results  # without δ no figure is counted in tokens
-    ]
+    settings = [dict(result.get("settings", {})) for result in results]
+    for each, result in zip(settings, results, strict=True):
+        if "mean_delta" not in result["metrics"]:  # then no figure is counted in tokens
+            each.pop("tokenizer", None)
     named = {name: [each[name] or "none" for each in settings if isinstance(each.get(name), str)] for name in MEASURING}
     return [f"{name} {', '.join(dict.fromkeys(used))}" for name, used in named.items() if len(set(used)) > 1]
 

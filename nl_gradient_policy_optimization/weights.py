@@ -29,7 +29,9 @@ def trainable_bytes(module: nn.Module) -> int:
 def without_dropout(model: nn.Module) -> None:
     """Turn off the model's own dropout, which would be noise in π/π_old; an adapter's stays as it was asked for."""
     for name, module in model.named_modules():
-        for key, value in [] if ".lora_" in name else list(vars(module).items()):
+        if ".lora_" in name:
+            continue
+        for key, value in list(vars(module).items()):
             if isinstance(value, float) and ("drop" in key or (key == "p" and isinstance(module, nn.Dropout))):
                 setattr(module, key, 0.0)
 

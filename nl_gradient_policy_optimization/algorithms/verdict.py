@@ -70,12 +70,11 @@ class Verdict(GRPO):
 
     def advantages(self, batch: Batch) -> Tensor:
         size, (worths, scores) = self.run.config.rollouts_per_prompt, self.outcomes(batch)
-        spread = leave_one_out(worths, batch.counts, size, self.run.reduce).abs().sum()
-        if float(self.run.reduce(spread)) < 1e-5:  # all are worth the same: scaled, KL penalties would be all there is
-            scores = worths
         deltas = batch.rewards
-        spread = centred(self.token_rewards(batch), before_end(batch.mask)).abs().sum()
-        if float(self.run.reduce(spread)) < 1e-5:  # and where no span tells tokens apart
+        # Scaled, KL penalties would be all there is where responses are worth the same, or no span tells tokens apart.
+        if self._nothing(leave_one_out(worths, batch.counts, size, self.run.reduce)):
+            scores = worths
+        if self._nothing(centred(self.token_rewards(batch), before_end(batch.mask))):
             deltas = torch.zeros_like(deltas)
         unfinished = torch.tensor([not rollout.finished for rollout in batch.rollouts])
         advantages, squares = verdict_advantages(
@@ -93,6 +92,10 @@ class Verdict(GRPO):
         self.steps += 1
         self.squares = [total + now for total, now in zip(self.squares, squares, strict=True)]
         return advantages
+
+    def _nothing(self, differences: Tensor) -> bool:
+        """Whether there are none, on any rank."""
+        return float(self.run.reduce(differences.abs().sum())) < 1e-5
 
     def save(self, folder: Path) -> None:
         save_json(folder / STATE_FILE, {name: getattr(self, name) for name in ("told", "kind", "steps", "squares")})
