@@ -171,40 +171,32 @@ def make_critic(
     files: ExitStack | None = None,
 ) -> Critic:
     """This rank's critic. An endpoint's replies are kept in the run's folder: a resumed run pays for none twice."""
-    local = Path(config.critic).is_dir() and not is_endpoint(config.critic)
-    if is_endpoint(config.critic):
-        from text2grad.critics.chat import ChatCritic  # half a second, which runs without an endpoint do without
-
-        cache = Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"
-        longest: dict[str, Any] = {"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}
-        critic = ChatCritic(
-            config.critic,
-            task,
-            prompt=config.critic_prompt or None,
-            variant=variant_asked(config.critic_variant or None, config.critique),
-            temperature=config.critic_temperature,
-            constrained=config.critic_constrained,
-            **config.client_options() | ({"max_cost_usd": None} if costs_nothing(config) else {}),
-            cache=ReplyCache(cache),
-            **longest,
-        )
-        if files:
-            files.callback(critic.client.close)
-        check_new_responses(critic)
-        if critic.variant == "dense" and config.scheme not in ("dense", "continuous"):
-            raise InputError(
-                f"--scheme {config.scheme} ignores the scores of --critic_variant dense; add --scheme dense"
-            )
-        return critic
     options: dict[str, Any] = {}
-    if is_served(config.critic):
+    if is_endpoint(config.critic):
+        options = {
+            "prompt": config.critic_prompt or None,
+            "variant": variant_asked(config.critic_variant or None, config.critique),
+            "temperature": config.critic_temperature,
+            "constrained": config.critic_constrained,
+            **config.client_options(),
+            "cache": ReplyCache(Path(config.output_dir) / f"{replies}-{accelerator.process_index}.jsonl"),
+        }
+        options |= {"max_tokens": config.critic_max_new_tokens} if config.critic_max_new_tokens else {}
+        options |= {"max_cost_usd": None} if costs_nothing(config) else {}
+    elif is_served(config.critic):
         options = {"concurrency": config.critic_concurrency, "timeout": config.critic_timeout}
-    elif local:
+    elif Path(config.critic).is_dir():
         options = {"device": str(accelerator.device), "batch_size": config.critic_batch_size}
         options |= {"constrained": config.critic_constrained, "max_new_tokens": config.critic_max_new_tokens}
         options |= {"temperature": config.critic_temperature} if config.critic_temperature else {}
     with unsharded():  # ZeRO-3 gathers the policy's layers as they are used, and no other model's
-        return load_critic(config.critic, task, **options)
+        critic = load_critic(config.critic, task, **options)
+    if files and (client := getattr(critic, "client", None)):
+        files.callback(client.close)
+    check_new_responses(critic)
+    if getattr(critic, "variant", "") == "dense" and config.scheme not in ("dense", "continuous"):
+        raise InputError(f"--scheme {config.scheme} ignores the scores of --critic_variant dense; add --scheme dense")
+    return critic
 
 
 def costs_nothing(config: PolicyConfig) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
-from rm_data_anno.validation import Validated, load_responses, validate
+from rm_data_anno.validation import Validated, load_unannotated, validate
 from text2grad.configs import parse_for, setting
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
 from text2grad.critics.chat import ChatCritic, ChatFeedback
@@ -103,7 +103,7 @@ def annotate(task: str | Task, config: AnnotateConfig) -> None:
     """
     task = get_task(task)
     sandbox = _sandbox(task, config)
-    records = load_responses(config.data_path, task)
+    records = load_unannotated(config.data_path, task)
     output = output_for(config.data_path, config.output_path, "annotated")
     work = _Annotation.load(task, config, records, output, sandbox)
     with closing(work), work.client.interruptible() if work.client else nullcontext():

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rm_data_anno.adjudication import LABELS, PersonsAnnotation, adjudicated, agreement
 from rm_data_anno.text_offsets import Convention, chosen_convention, interval
-from rm_data_anno.validation import load_responses
+from rm_data_anno.validation import load_unannotated
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -226,7 +226,7 @@ def write_tasks(task: Task, config: LabelStudioConfig) -> None:
     check_output(interface)
     tasks = [  # each record's id is what brings its annotation back
         {"data": {"id": record_id, "prompt": task.prompt(record), "response": task.response(record)}}
-        for record_id, record in load_responses(config.data_path, task).items()
+        for record_id, record in load_unannotated(config.data_path, task).items()
     ]
     save_json(config.output_path, tasks)
     words = {name: escape(getattr(task.span_words, name), {'"': "&quot;"}) for name in LABELS}
@@ -236,7 +236,7 @@ def write_tasks(task: Task, config: LabelStudioConfig) -> None:
 
 def write_records(task: Task, config: LabelStudioConfig) -> None:
     check_output(config.output_path)
-    records = load_responses(config.data_path, task)
+    records = load_unannotated(config.data_path, task)
     responses = {record_id: task.response(record) for record_id, record in records.items()}
     found = read_export(config.export, responses, config.offsets, task.span_words)
     if not found:

@@ -67,7 +67,7 @@ class Validated:
         return always | {name: item for name, item in found.items() if item}
 
 
-def load_responses(path: str, task: Task) -> Records:
+def load_unannotated(path: str, task: Task) -> Records:
     """Records that annotation may add to; ``InputError`` where it would replace a field of their own."""
     records = load_records(path, task)
     for record_id, record in records.items():

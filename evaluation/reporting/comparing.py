@@ -65,12 +65,12 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
                     cell["change"] = {**change, "verdict": verdict(change, wording(name).better)}
                 cells[system][key] = cell
     order = sorted(metrics, key=lambda key: (metrics[key]["benchmark"] != results[0]["benchmark"], _rank(metrics[key])))
-    main = {*PRIMARY, *SHOWN}
+    main, shared = {*PRIMARY, *SHOWN}, _prompts(results, systems[0])
     listed = [{"key": key, **metrics[key], "main": metrics[key]["name"] in main} for key in order]
     return {
         "task": task,
         "baseline": chosen,
-        "systems": [_about(system, results, systems[0]) for system in systems],
+        "systems": [_about(system, results, shared) for system in systems],
         "metrics": listed,
         "cells": cells,
         "trivial": _trivial(systems, results, cells),
@@ -124,9 +124,9 @@ def _prompts(results: list[dict[str, Any]], system: str) -> dict[str, set[str]]:
     return {name: {prompt_of(key) for file in files for key in file["records"]} for name, files in answered.items()}
 
 
-def _about(system: str, results: list[dict[str, Any]], baseline: str) -> dict[str, Any]:
-    """What a table says of a system; ``shared`` counts the prompts that the baseline answered, too."""
-    prompts, others = _prompts(results, system), _prompts(results, baseline)
+def _about(system: str, results: list[dict[str, Any]], others: dict[str, set[str]]) -> dict[str, Any]:
+    """What a table says of a system; ``shared`` counts the prompts that the baseline answered (``others``), too."""
+    prompts = _prompts(results, system)
     results = [result for result in results if result["system"] == system]
     by_benchmark = grouped(results, itemgetter("benchmark"))
     return {
