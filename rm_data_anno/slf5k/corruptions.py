@@ -94,15 +94,14 @@ def number(post: str, summary: str, others: Sequence[str], rng: random.Random) -
 def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> KnownFault | None:
     """With one person, thing, day or name exchanged for one that the post does not have."""
     known = {word.text.lower() for word in words(post)}
-    starts = {match.start() for match in re.finditer(r"(?:^|[.!?]\s+)[\"'“(]*(?=\S)", summary)}
+    starts = {match.end() for match in re.finditer(r"(?:^|[.!?][\"'”’)]*\s+)[\"'“(]*(?=\S)", summary)}
     options: list[tuple[Interval, str]] = []
     for word in words(summary):
         place, lower = (word.start, word.end), word.text.lower()
         roles = [other for group in _ROLES if lower in map(str.lower, group) for other in group]
         options += [(place, _like(other, word.text)) for other in roles if other.lower() not in known]
         proper = word.text[0].isupper() and not word.text.isupper() and lower not in _NO_NAMES
-        sentence_begins = any(word.start - start in (0, 1, 2) for start in starts)
-        if proper and not sentence_begins and lower in known and not roles:
+        if proper and word.start not in starts and lower in known and not roles:
             options += [(place, other) for other in _NAMES if other.lower() not in known]
     options = [(place, new) for place, new in options if _article_fits(summary, place[0], new)]
     if not options:

@@ -40,7 +40,7 @@ def test_an_exchange_changes_the_wrong_characters_and_no_others(kind):
 
 
 def test_a_name_that_begins_a_sentence_is_left_alone():
-    assert spoilt("name", summary="Robert cut hours. Robert said so.") is None
+    assert spoilt("name", summary="“Robert cut hours.” Robert said so. (No!) “Robert” lied.") is None
 
 
 @pytest.mark.parametrize("kind", ["borrowed", "copied"])
