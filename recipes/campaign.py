@@ -209,7 +209,8 @@ class Campaign:
             less = {of: {**each, "value": each["difference"]} for of, each in row["less_base"].items()}
             shown = [interval_text(by[of]) if of in by else "" for by in (row["metrics"], less) for of in measured]
             rows.append([name, *shown])
-        print(tabulate(over_seeds(figures, list(self.config.methods), measured[0]), "firstrow"), flush=True)
+        if len(over := over_seeds(figures, list(self.config.methods), measured[0])) > 1:
+            print(tabulate(over, "firstrow"), flush=True)
         print(tabulate(rows, ["run", *measured, *(f"{of} less base" for of in measured)]), flush=True)
 
 
