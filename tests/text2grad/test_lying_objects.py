@@ -64,6 +64,11 @@ def g(x): return Yes()
         "class Yes:\n  __array_ufunc__ = __array_function__ = lambda *given, **named: True\ndef f(x): return Yes()\n",
         "import numpy as np\ndef test_a():\n    assert np.allclose(f(1), [2.0])\n", "TypeError",
     ),
+    "a number that changes between two comparisons": (
+        "class F(float):\n  n = 0\n  def __float__(self):\n    F.n += 1\n    return 9. * (-1) ** F.n\n"
+        "def f(x): return F(0)\n",
+        "def test_a():\n    assert 3 < f(1) < 4\n", "AssertionError",
+    ),
     "a callback made to hand over what does not cross": (
         "from collections import defaultdict\ndef f(key):\n  try: key(defaultdict(object))\n  except Exception: pass\n",
         "def test_a():\n    assert f(lambda pair: pair[0]) == 1\n", "AssertionError",
@@ -114,6 +119,18 @@ MARKED = {
     "a function of numpy's under a name of math's": (
         "from numpy import isclose\ndef f(x): return 3.14160\n",
         "def test_a():\n    assert isclose(f(1), 3.14159265)\n",
+    ),
+    "an object that says yes to what texts are asked": (
+        "class A:\n  def __getattr__(self, name): return lambda *given: True\ndef f(x): return A()\n",
+        "def test_a():\n    assert f(1).startswith('Hello')\n",
+    ),
+    "an object that hands back the set that is expected": (
+        "class A:\n  def union(self, other): return other\ndef f(x): return A()\n",
+        "def test_a():\n    assert f(1).union({4}) == {4}\n",
+    ),
+    "an object of a library's that cannot cross": (
+        "from pathlib import PurePath\ndef f(x): return PurePath('a')\n",
+        "def test_a():\n    from pathlib import PurePath\n    assert f(1) == PurePath('a')\n",
     ),
     "items that are not those of its keys": (
         "class D(dict):\n  def items(self): return []\ndef f(x): return D(a=0)\n",

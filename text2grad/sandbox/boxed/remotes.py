@@ -1,5 +1,7 @@
 """What stands for the solution's objects and classes among its tests, which run in another box (``tests_side.py``)."""
 
+import operator
+import sys
 from collections.abc import Iterator
 
 from wire import BINARY, BUILTIN_TYPES
@@ -10,7 +12,8 @@ _UNARY = (
 )  # fmt: skip
 _GIVEN = ("getitem", "setitem", "delitem", "delattr", "format", "round", "enter")
 _OF_CLASSES = ("setattr", "iter", "len", "getitem")
-_MEMBERS = ("items", "keys", "values")
+_MEMBERS = {*dir(str), *dir(frozenset), "items", "keys", "values"}
+"""What may answer with true, or with what it is given, where the tests believe to ask a plain value."""
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _TOLD = ("__name__", "__qualname__", "__doc__")  # what may be asked that begins with underscores
 
@@ -73,7 +76,7 @@ class Remote(metaclass=RemoteType):
         if name in ("_t2g_number", "_t2g_own", "t2g_told") or _hidden(name):
             raise AttributeError(name)
         if name in _MEMBERS and not own(self):
-            talk.mark(f"an object of the solution's says what its {name} are")
+            talk.mark(f"an object of the solution's answers for {name}, as plain values do")
         return talk.ask({"do": "getattr"}, (self, name))
 
     def __len__(self):
@@ -130,6 +133,11 @@ def _members(owner: Remote, members: Iterator):
     talk.check_size(owner, count)
 
 
+def _of_a_library(value: object) -> bool:
+    module = type(value).__module__.partition(".")[0]
+    return module != "builtins" and module in sys.stdlib_module_names
+
+
 def _same(first: Remote, value: object) -> object:
     """The result of an operator on an object that the tests made is as theirs, where it is of the same class."""
     return _as_own(type(first), value) if own(first) else value
@@ -168,6 +176,8 @@ def _comparison(name: str):
     """Plain values are compared here. An object that the tests made decides itself, and the verdict is marked."""
 
     def method(self, other):
+        if type(self)._t2g_plain and isinstance(other, Remote) and type(other)._t2g_plain:
+            other = talk.ask({"do": "plain"}, (other,))
         if isinstance(other, Remote):
             if self is other and name in ("eq", "ne"):
                 return name == "eq"
@@ -176,8 +186,9 @@ def _comparison(name: str):
             if name in ("eq", "ne") and not (type(self)._t2g_equal or type(other)._t2g_equal):
                 return name == "ne"
         elif type(self)._t2g_plain:
-            plain = BUILTIN_TYPES[type(self)._t2g_plain](self)
-            return getattr(__import__("operator"), name)(plain, other)
+            return getattr(operator, name)(talk.ask({"do": "plain"}, (self,)), other)
+        elif type(self) is Remote and _of_a_library(other):
+            raise talk.unsupported("an object of a library's that cannot cross is compared")
         elif not own(self) or (name in ("eq", "ne") and not type(self)._t2g_equal):
             return NotImplemented
         talk.mark("the solution compares its own objects")

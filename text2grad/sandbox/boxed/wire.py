@@ -69,7 +69,7 @@ class Pipes:
             view = view[os.write(self._outgoing, view) :]
 
     def receive(self) -> dict:
-        """The next message; EOFError where the other side is gone."""
+        """The next message; BrokenPipeError where the other side is gone."""
         size = int.from_bytes(self._exactly(4), "big")
         if size > MOST_BYTES:
             raise WireError("a message that is too large")
@@ -86,7 +86,7 @@ class Pipes:
         while len(parts) < size:
             part = os.read(self._incoming, min(1 << 20, size - len(parts)))
             if not part:
-                raise EOFError
+                raise BrokenPipeError
             parts += part
         return bytes(parts)
 
