@@ -25,6 +25,7 @@ from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelD
 from text2grad.critics.reward_model.examples import EncodedRecords, encode, load_annotated, target
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError, command
+from text2grad.grounding import ground
 from text2grad.journal import finetuning
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.finetuning import begin
@@ -65,14 +66,26 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
-    judged = [task.has_verdict(record) for record in [*training.values(), *validation.values()]]
+    used = {**training, **validation}
+    given = {key: feedback for key, record in used.items() if (feedback := task.feedback(record))}
+    judged = [feedback.score is not None for feedback in given.values()]
     if not (config.verdict and all(judged)):
         task = task.without_verdict()  # z has one form: a model of two would not know when to stop
-        if config.verdict and any(judged) and config.process_index == 0:
+        told = any(judged) or any(feedback.missing for feedback in given.values())
+        if config.verdict and told and config.process_index == 0:
             print(
                 f"warning: {config.data_path}: only {sum(judged)} of {len(judged)} records have a verdict, so the "
                 "model learns none, nor what is missing; leave the others out to learn both"
             )
+    strays = [
+        key for key, feedback in given.items()
+        if not all(ground(quote, task.response(used[key])) for quote in feedback.good + feedback.poor)
+    ]  # fmt: skip
+    if strays and config.process_index == 0:
+        print(
+            f"warning: {config.data_path}: {len(strays)} records quote what their response does not say, such as "
+            f"{strays[0]!r}; the model learns to do so, too"
+        )
     file = file.bound("whole", task.fields.whole)
     check_writable(output / RUN_FILE)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from typing import Any
 
-from text2grad.grounding import trimmed
+from text2grad.grounding import cuts_a_word, trimmed
 from text2grad.statistics import fleiss_kappa
 
 LABELS = ("good", "poor")
@@ -57,12 +57,13 @@ def adjudicated(people: Sequence[PersonsAnnotation], response: str) -> PersonsAn
 
 
 def _runs(labels: Sequence[str], response: str) -> Iterator[tuple[str, int, int]]:
-    """Stretches of one label, without white space at their ends; those without a letter or digit are left out."""
+    """Stretches of one label, trimmed, but for those without a letter or digit and those that cut a word."""
     end = 0
     for label, run in groupby(labels):
         start, end = end, end + len(list(run))
-        if label and any(char.isalnum() for char in response[start:end]):
-            yield (label, *trimmed(response, start, end))
+        place = trimmed(response, start, end)
+        if label and any(char.isalnum() for char in response[start:end]) and not cuts_a_word(response, *place):
+            yield (label, *place)
 
 
 def overlap(first: PersonsAnnotation, second: PersonsAnnotation, length: int) -> float:

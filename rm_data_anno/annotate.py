@@ -332,7 +332,7 @@ def _write(
         raise SystemExit(1)
     say_next(
         f"train a reward model, {stage_command('reward_model', task)} --data_path {quoted(output)} "
-        f"--output_dir runs/{task.name}/reward_model"
+        f"--output_dir runs/{task.name}/reward_model{'' if task.fields.with_critique else ' --critique false'}"
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rm_data_anno.adjudication import LABELS, PersonsAnnotation, adjudicated, agreement
 from rm_data_anno.text_offsets import Convention, chosen_convention, interval
-from rm_data_anno.validation import load_unannotated
+from rm_data_anno.validation import load_unannotated, validate
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback
@@ -196,17 +196,16 @@ def annotated_record(task: Task, record: dict, people: Sequence[PersonsAnnotatio
         return {**record, task.human_feedback_field: final.critique}
     places = sorted(final.places, key=lambda mark: mark[1:])
     quotes = {name: list(dict.fromkeys(response[a:b] for label, a, b in places if label == name)) for name in LABELS}
-    poor = quotes["poor"]
-    good = [quote for quote in quotes["good"] if quote not in poor]
-    feedback = Feedback(final.critique, good, poor, missing=final.missing, score=final.score)
+    feedback = Feedback(final.critique, quotes["good"], quotes["poor"], missing=final.missing, score=final.score)
+    valid = validate(feedback, response, task)
     annotation = {
         "annotator": "people",
         "people": [person.annotator for person in people],
         "adjudicated": "decided" if final.decides else "majority" if len(people) > 1 else "alone",
         "spans": [{"label": label, "start": start, "end": end} for label, start, end in places],
-        "validation": {"offered": len(places), "corrected": 0},
+        "validation": valid.to_dict(),
     }
-    return {**task.with_feedback(record, feedback, annotation), task.human_feedback_field: final.critique}
+    return task.with_feedback(record, valid.feedback, annotation)
 
 
 def elsewhere(task: Task, record: dict) -> int:
@@ -248,7 +247,9 @@ def write_records(task: Task, config: LabelStudioConfig) -> None:
         report["agreement"] = agreement(found, responses)
         report["found_elsewhere"] = sum(elsewhere(task, record) for record in annotated.values())
     save_json(f"{config.output_path}.report.json", report)
-    print(f"{len(annotated)} of {len(records)} records annotated by people: {config.output_path}\n{report}")
+    print(f"{len(annotated)} of {len(records)} records annotated by people: {config.output_path}, .report.json")
+    if elsewhere_too := report.get("found_elsewhere"):
+        print(f"warning: {elsewhere_too} marked spans label another place, where their quote occurs before")
     data = f"--data_path {quoted(config.output_path)}"
     if config.spans:
         say_next(f"{stage_command('reward_model', task)} {data} --output_dir REWARD_MODEL")

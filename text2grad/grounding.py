@@ -49,10 +49,11 @@ def inside(intervals: list[Interval], places: list[Interval]) -> list[Interval]:
 
 def as_whole_words(places: list[Interval], text: str) -> list[Interval]:
     """The places that cut no word in two ("the" in "there"), where there are such; else all of them."""
-    return [place for place in places if not _cuts_a_word(text, *place)] or places
+    return [place for place in places if not cuts_a_word(text, *place)] or places
 
 
-def _cuts_a_word(text: str, start: int, end: int) -> bool:
+def cuts_a_word(text: str, start: int, end: int) -> bool:
+    """Whether one of a span's ends is in the middle of a word."""
     return any(_is_spelt(text[edge - 1 : edge]) and _is_spelt(text[edge : edge + 1]) for edge in (start, end))
 
 

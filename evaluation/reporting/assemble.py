@@ -15,7 +15,7 @@ from text2grad.errors import InputError
 from text2grad.records import load_json
 
 _NOT_FIGURES = {
-    *("settings", "config", "versions", "data", "failures", "parse_errors", "step"),
+    *("settings", "config", "versions", "data", "failures", "parse_errors", "step", "overlap_by_record"),
     *("prompt_max_length", "max_length", "max_new_tokens"),
 }
 """What the files of stages 1 and 2 hold beside figures."""

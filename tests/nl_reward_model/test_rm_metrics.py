@@ -226,7 +226,10 @@ def test_what_no_span_holds_is_compared_where_annotations_have_it():
     expected = np.corrcoef([0.5, -1.0, 0.0], [1.0, -1.0, 0.0])[0, 1]  # the second is derived: one poor span
     assert found["verdict_correlation"]["value"] == pytest.approx(expected)
     assert found["missing_f1"]["value"] == pytest.approx(2 * 1 / (4 + 1))
-    assert whole_metrics([(said[0], Feedback("c", ["a"], []))], task, ["p"]) == {}
+    unjudged = (said[0], Feedback("c", ["a"], []))  # a person who gave no stars said no verdict
+    assert whole_metrics([unjudged], task, ["p"]) == {}
+    more = whole_metrics([unjudged, *zip(said, truths, strict=True)], task, "opqr")
+    assert more["verdict_correlation"] == found["verdict_correlation"]
     undefined = {"value": None, "low": None, "high": None, "n": 3}
     for always in (0.1, 0.3, 0.6, 0.7):  # whose sums leave more or less than nothing
         alike = [(Feedback("c", score=always), truth) for truth in truths]

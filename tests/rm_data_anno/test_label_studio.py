@@ -149,7 +149,7 @@ def test_there_and_back_with_exact_places_and_agreement(tmp_path, run_script):
     run_script(SCRIPT, *arguments)
     (record,) = load_json(out).values()
     assert (record["good_spans"], record["poor_spans"]) == ([], ["it is mean"])  # both say poor, only one says good
-    assert record["textual_feedback"] == record["feedback"] == "Right about the dog.\nThe last part is invented."
+    assert record["textual_feedback"] == "Right about the dog.\nThe last part is invented."
     assert record["annotation"]["spans"] == [{"label": "poor", "start": 26, "end": 36}]
     report = load_json(f"{out}.report.json")
     # 13 + 10 characters of a, 10 of b, 10 shared

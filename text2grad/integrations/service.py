@@ -87,7 +87,7 @@ class CriticService:
             RequestError: the request as a whole cannot be answered.
         """
         items = self._read(body)
-        if self.waiting + len(items) > self.limits.waiting:
+        if self.waiting and self.waiting + len(items) > self.limits.waiting:
             raise RequestError(503, f"{self.waiting} items are waiting already; send it again later")
         self.waiting += len(items)
         answers = asyncio.gather(*map(self._guarded, items))

@@ -205,11 +205,6 @@ class Task(ABC):
         """The feedback an annotated record carries; None where it carries none."""
         return self.fields.from_dict(record, "the record") if self.is_annotated(record) else None
 
-    def has_verdict(self, record: Record) -> bool:
-        """Whether the record's feedback has the critic's verdict on the whole."""
-        feedback = self.feedback(record)
-        return feedback is not None and feedback.score is not None
-
     def with_feedback(self, record: Record, feedback: Feedback, annotation: dict) -> Record:
         """The record plus its feedback and how it came about. What an older annotation said is gone."""
         older = {self.fields.critique: ""} if self.fields.critique in record else {}  # of other spans
