@@ -82,15 +82,16 @@ def whiten(values: Tensor, mask: Tensor, reduce: Reduce = alone, eps: float = 1e
 
 
 def group_advantages(rewards: Tensor, mask: Tensor, group_size: int, discount: float, eps: float = 1e-4) -> Tensor:
-    """Token advantages without a value function: each token's discounted sum against its group's.
+    """Token advantages without a value function: :func:`group_tokens` of G_t = Σ_l discount^l · r'_{t+l}.
 
-    :func:`group_tokens` of G_t = Σ_l discount^l · r_{t+l}. Unlike GRPO's, the advantages of equal responses are not 0,
-    since an early token has more rewards to come than a late one.
+    r' is :func:`leave_one_out_tokens` of the rewards: else equal responses would have advantages, as an early token has
+    more rewards to come than a late one, and praise of everything would pay for each further token.
 
     Args:
         discount: γλ.
     """
-    return group_tokens(discounted_sums(rewards, mask, discount), mask, group_size, eps)
+    compared = leave_one_out_tokens(rewards, mask, group_size)
+    return group_tokens(discounted_sums(compared, mask, discount), mask, group_size, eps)
 
 
 def group_tokens(values: Tensor, mask: Tensor, group_size: int, eps: float = 1e-4) -> Tensor:

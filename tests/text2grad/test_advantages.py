@@ -90,9 +90,10 @@ def test_group_advantages_by_hand():
     rewards = tensor([[1.0, 0.0], [0.0, 0.0], [5.0, 5.0], [5.0, 5.0]]).double()
     mask = tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     result = group_advantages(rewards, mask, group_size=2, discount=0.5, eps=0.0001)
-    # First group's sums: 1, 0 and 0: mean 1/3, deviation √(2)/3. Second group: all equal.
-    deviation = math.sqrt(2) / 3 + 1e-4
-    close(result, [[2 / 3 / deviation, -1 / 3 / deviation], [-1 / 3 / deviation, 0], [0, 0], [0, 0]])
+    # First group's sums, less the other response's mean: 1, 0 and -1/2: mean 1/6. Second group: all equal.
+    deviation = math.sqrt((25 + 1 + 16) / 36 / 3) + 1e-4
+    close(result, [[5 / 6 / deviation, -1 / 6 / deviation], [-4 / 6 / deviation, 0], [0, 0], [0, 0]])
+    assert not group_advantages(-torch.ones(2, 8), torch.ones(2, 8), 2, 0.95).any()
     with pytest.raises(ValueError, match="whole groups of 3"):
         group_advantages(rewards, mask, 3, 0.5)
 

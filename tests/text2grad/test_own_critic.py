@@ -89,6 +89,7 @@ def test_one_response_that_fails_fails_alone(spec):
             "def f(prompt, response): return Feedback({}['z'])",
             r"f: KeyError in line 2: 'z' \(on the response 'yes'\); c",
         ),
+        ("def f(prompt, response): raise SystemExit(0)", "f: SystemExit in line 2: 0"),
         ("def f(prompt, response): return Feedback('c', good=[1])", "f: .*'good' is not a list"),
         ("def f(prompt, response): return Feedback(' ')", "f: .*'critique' .* is not a text but ' '"),
         ("def f(prompt, response): return Feedback(None)", "f: .*'critique' .* is not a text but None"),

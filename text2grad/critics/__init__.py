@@ -187,7 +187,7 @@ class OwnCritic:
             return error
         except (InputError, StopRunError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             response = shown(row[1] if self.by_item else "".join(row[1][:1]))
             raise InputError(
                 f"{self.name}: {fault(error, _file_of(self.function))} (on the response {response}); correct it, or "

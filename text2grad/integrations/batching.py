@@ -85,7 +85,8 @@ class CriticQueue:
     def _answer(self, batch: Sequence[tuple[Question, Future]]) -> None:
         try:
             given = ask(self.critic, [question for question, _ in batch], self.complete)
-        except Exception as error:  # noqa: BLE001 (it reaches whoever asked)
+        except BaseException as raised:  # noqa: BLE001 (it reaches whoever asked, and this thread goes on)
+            error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
             self.last_answer = time.monotonic()
             nobody = isinstance(error, StopRunError | EndpointError)  # no question fares better alone
             if len(batch) == 1 or nobody:

@@ -160,7 +160,8 @@ class CriticService:
             while True:
                 left = max(asked, self.queue.last_answer) + self.limits.timeout - time.monotonic()
                 if left <= 0:
-                    raise FeedbackError(f"the critic has answered nothing for {self.limits.timeout:g} seconds")
+                    told = f"the critic has answered nothing for {self.limits.timeout:g} seconds"
+                    raise FeedbackError(told, passing=True)
                 if (await asyncio.wait([future], timeout=left))[0]:
                     return future.result()
         finally:

@@ -146,7 +146,10 @@ def verdict_reward(
         own = {name: values for name, values in columns.items() if isinstance(values, list)}
         rows = [{"prompt": x, **{name: own[name][at] for name in own}} for at, x in enumerate(prompts)]
         texts = [each if isinstance(each, str) else each[-1]["content"] for each in completions]
-        return [each.verdict for each in judge_rows(judge, rows, texts)]
+        judged = judge_rows(judge, rows, texts)
+        if judged and all(each.error for each in judged):
+            raise StopRunError(f"the critic failed on all {len(judged)} responses, first: {judged[0].error}")
+        return [each.verdict for each in judged]
 
     return verdict
 

@@ -110,7 +110,7 @@ def _module_of(path: Path) -> ModuleType:
     return module
 
 
-def fault(error: Exception, path: str | Path) -> str:
+def fault(error: BaseException, path: str | Path) -> str:
     """What went wrong in a user's file, and in which of its lines."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
