@@ -300,7 +300,7 @@ def test_gradient_checkpointing_changes_memory_not_the_update(tmp_path):
         trainer = optimize("slf5k", config, ScriptedRewards())
         assert trainer.learner.scorer.base.is_activation_checkpointing == checkpointing
         results.append(load_file(trainer.run / "policy" / "adapter_model.safetensors"))
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)  # updates reach 0.025; the optimiser enlarges rounding
 
 
 LENGTHS = [3, 12, 1, 7]
