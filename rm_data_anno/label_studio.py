@@ -247,9 +247,9 @@ def write_records(task: Task, config: LabelStudioConfig) -> None:
         report["agreement"] = agreement(found, responses)
         report["found_elsewhere"] = sum(elsewhere(task, record) for record in annotated.values())
     save_json(f"{config.output_path}.report.json", report)
-    print(f"{len(annotated)} of {len(records)} records annotated by people: {config.output_path}, .report.json")
-    if elsewhere_too := report.get("found_elsewhere"):
-        print(f"warning: {elsewhere_too} marked spans label another place, where their quote occurs before")
+    print(f"{len(annotated)} of {len(records)} records annotated by people: {config.output_path}")
+    if misplaced := report.get("found_elsewhere"):
+        print(f"warning: {misplaced} marks label another place, where the same words stand earlier")
     data = f"--data_path {quoted(config.output_path)}"
     if config.spans:
         say_next(f"{stage_command('reward_model', task)} {data} --output_dir REWARD_MODEL")
