@@ -110,14 +110,15 @@ def whole_metrics(pairs: Sequence[tuple[Feedback, Feedback]], task: Task, prompt
     Nothing where no annotation has either; a verdict that the model does not write is derived from its spans. A model
     that writes neither was not asked for missing things, and gets no figure for them.
     """
+    if not any(truth.missing or truth.score is not None for _, truth in pairs):
+        return {}
     figures = {}
     judged = [(pair, prompt) for pair, prompt in zip(pairs, prompts, strict=True) if pair[1].score is not None]
     if judged:
         said, true = (np.array([task.verdict(pair[side]).value for pair, _ in judged]) for side in (0, 1))
         groups = [prompt for _, prompt in judged]
         figures["verdict_correlation"] = bootstrap(moments(true, said), correlation, groups).to_dict()
-    told = any(truth.missing or truth.score is not None for _, truth in pairs)
-    if told and any(given.missing or given.score is not None for given, _ in pairs):
+    if any(given.missing or given.score is not None for given, _ in pairs):
         things = [({*given.missing}, {*truth.missing}) for given, truth in pairs]
         named = [(2 * len(found & wanted), len(found) + len(wanted)) for found, wanted in things]
         figures["missing_f1"] = bootstrap(named, groups=prompts).to_dict()
