@@ -14,7 +14,7 @@ from text2grad.records import prompt_of
 
 BASELINES = ("base", "before", "start", "sft")
 PRIMARY = ("mean_delta", "closeness", "rougeL", "win_rate", "pass@1", "accuracy", "acc", "score")
-"""The metrics that a reader sees first."""
+"""The metrics that a reader sees first, after those that a task of the user's own measures."""
 
 
 def load_results(paths: list[str]) -> list[dict[str, Any]]:
@@ -58,7 +58,8 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
             differences = compare(figures, reference) if system != chosen else {}
             for name in stored[0]["metrics"]:
                 key = f"{benchmark}/{name}"
-                metrics.setdefault(key, {"benchmark": benchmark, "name": name})
+                own = benchmark == task and not wording(name).better and name not in known_metrics()
+                metrics.setdefault(key, {"benchmark": benchmark, "name": name, "own": own})
                 cell = figures[name].summary() if name in figures else _as_stored(stored, name)
                 change = differences.get(name)
                 if change and change["difference"] is not None:
@@ -66,12 +67,12 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
                 cells[system][key] = cell
     order = sorted(metrics, key=lambda key: (metrics[key]["benchmark"] != results[0]["benchmark"], _rank(metrics[key])))
     main, shared = {*PRIMARY, *SHOWN}, _prompts(results, systems[0])
-    listed = [{"key": key, **metrics[key], "main": metrics[key]["name"] in main} for key in order]
+    about = [{"key": key, **metrics[key]} for key in order]
     return {
         "task": task,
         "baseline": chosen,
         "systems": [_about(system, results, shared) for system in systems],
-        "metrics": listed,
+        "metrics": [{**metric, "main": metric["own"] or metric["name"] in main} for metric in about],
         "cells": cells,
         "trivial": _trivial(systems, results, cells),
     }
@@ -95,10 +96,11 @@ def _trivial(systems: list[str], results: list[dict[str, Any]], cells: dict[str,
 
 
 def primary(table: dict[str, Any]) -> str | None:
-    """The key of the metric that speaks first: one of ``PRIMARY``, else the first for which a direction is better."""
+    """The key of the metric that speaks first: the task's own, one of ``PRIMARY``, or the first with a direction."""
+    own = [metric["key"] for metric in table["metrics"] if metric["own"]]
     ranked = [metric["key"] for name in PRIMARY for metric in table["metrics"] if metric["name"] == name]
     directed = [metric["key"] for metric in table["metrics"] if wording(metric["name"]).better]
-    return next(iter(ranked + directed), None)
+    return next(iter(own + ranked + directed), None)
 
 
 def best_system(table: dict[str, Any], key: str) -> str | None:
@@ -112,10 +114,11 @@ def best_system(table: dict[str, Any], key: str) -> str | None:
     return max(gains, key=gains.__getitem__, default=None)
 
 
-def _rank(metric: dict[str, Any]) -> tuple[str, int]:
-    """Benchmark by benchmark, in the order of ``metrics.yaml``."""
+def _rank(metric: dict[str, Any]) -> tuple[str, bool, int]:
+    """Benchmark by benchmark, a task's own metrics first, the others in the order of ``metrics.yaml``."""
     order = list(known_metrics())
-    return metric["benchmark"], order.index(metric["name"]) if metric["name"] in order else len(order)
+    place = order.index(metric["name"]) if metric["name"] in order else len(order)
+    return metric["benchmark"], not metric["own"], place
 
 
 def _prompts(results: list[dict[str, Any]], system: str) -> dict[str, set[str]]:

@@ -230,6 +230,19 @@ def test_the_headline_says_what_came_out(tmp_path, before, after, name, title, v
     assert "8 evaluation prompts" in " ".join(report["cautions"])
 
 
+def test_what_a_task_measures_itself_comes_first(tmp_path):
+    for system, passes in (("base", 0.0), ("verdict", 1.0)):
+        values = {str(prompt): {"words": 9.0, "mean_delta": 0.5, "passes": passes} for prompt in range(8)}
+        figures = {name: Figure.mean({key: row[name] for key, row in values.items()}) for name in values["0"]}
+        save_result(
+            tmp_path / f"{system}.json", task="slf5k", benchmark="slf5k", system=system, figures=figures,
+            responses=dict.fromkeys(values, "An answer."), settings={}, extra={},
+        )  # fmt: skip
+    report, *_ = assemble([], load_results([str(tmp_path / f"{system}.json") for system in ("base", "verdict")]))
+    assert report["headline"]["title"] == "passes 0.000 → 1.000" and report["headline"]["deck"].endswith("higher")
+    assert next(metric["name"] for metric in report["tables"][0]["metrics"] if metric["main"]) == "passes"
+
+
 def test_systems_are_compared_on_the_prompts_they_share_alone(tmp_path):
     """The baseline does worse on what the others were not asked; one of them was asked nothing that it was."""
     base, new = [0.8] * 4 + [0.0] * 4, [0.6] * 4
