@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import yaml
 
 from text2grad.errors import InputError
-from text2grad.safety.gate import regular
+from text2grad.safety.gate import regular, shown
 from text2grad.safety.redaction import is_misplaced
 from text2grad.tasks.commands import flag_values
 
@@ -378,11 +378,21 @@ def _read_config(path: Path, dataclasses: Sequence[type]) -> dict[str, Any]:
 def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
     """A file's value as it is typed on the command line: text, which becomes what the setting is, or a list."""
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    kinds = {get_origin(kind) or kind for kind in members}
+    kinds = {get_origin(kind) or kind: kind for kind in members}
     if value is None and NoneType not in kinds:
         raise InputError(f"{path}: {name} has no value; give one, or leave the line out")
-    if list in kinds and str not in kinds:
-        return value if isinstance(value, list) else [value]
-    if isinstance(value, list | dict) and not kinds & {list, dict}:
+    if list in kinds and str not in kinds and value is not None:
+        return _items(path, name, value if isinstance(value, list) else [value], *get_args(kinds[list]))
+    if isinstance(value, list | dict) and not kinds.keys() & {list, dict}:
         raise InputError(f"{path}: {name} is one value, not {type(value).__name__}")
     return value if isinstance(value, list | dict | None) else str(value)
+
+
+def _items(path: Path, name: str, items: list, kind: type) -> list:
+    """A file's list, each item as the command line would make it of a word: argparse converts no list of a file's."""
+    try:
+        if any(isinstance(item, list | dict | None) for item in items):
+            raise ValueError
+        return [kind(str(item)) for item in items]
+    except ValueError:
+        raise InputError(f"{path}: {name} is a list of {kind.__name__} values, and holds {shown(items)}") from None

@@ -49,6 +49,8 @@ class Kinds:
     name: str = setting("", "who")
     merge: bool = setting(False, "whether")
     names: list[str] = setting([], "who else")
+    rates: list[float] = setting([], "how fast", above=0)
+    seeds: list[int] | None = setting(None, "of what")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,9 @@ class Kinds:
         ("names: none\n", Kinds(names=["none"])), ("names: [a, b]\nname: 5\n", Kinds(names=["a", "b"], name="5")),
         ("share: 1e-3\nmerge: yes\n", Kinds(share=0.001, merge=True)),
         ("share: null\ncount: 1_000\n", Kinds(share=None, count=1000)), ("name: null\n", "name has no value"),
+        ("rates: [1e-3, 2]\nseeds: null\n", Kinds(rates=[0.001, 2.0])), ("seeds: 3\n", Kinds(seeds=[3])),
+        ("rates: [0]\n", "rates must be above 0, not 0"), ("seeds: [1, x]\n", "seeds is a list of int values, and"),
+        ("names: [a, null]\n", "names is a list of str values, and holds"),
         ("count: [3]\n", "count is one value, not list"), ("count: 3.5\n", "invalid int value: '3.5'"),
     ],
 )  # fmt: skip
