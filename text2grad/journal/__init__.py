@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tqdm.auto import tqdm
 
@@ -21,6 +21,17 @@ from text2grad.records import check_same_settings, check_writable, differing_set
 from text2grad.safety.gate import UnreadableError, as_storable, fault, read_json
 
 _ROOM = 2 << 20  # bytes that a disk must have left before more is paid for
+
+
+def locked(file: IO, path: Path) -> bool:
+    """Hold a file for this process until it is closed; False where another does. A warning where none can be held."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        print(f"warning: {path}: cannot be locked here ({error.strerror}); start no second run", file=sys.stderr)
+    return True
 
 
 class LockedLog:
@@ -40,14 +51,9 @@ class LockedLog:
             self._file = self.path.open("a+b", buffering=0)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be opened ({error.strerror}); choose another output path") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(self._file, self.path):
             self._file.close()
-            raise InputError(f"{self.path}: another run is writing it; wait for that run or stop it") from None
-        except OSError as error:
-            cannot = f"cannot be locked here ({error.strerror})"
-            print(f"warning: {self.path}: {cannot}; start no second run", file=sys.stderr)
+            raise InputError(f"{self.path}: another run is writing it; wait for that run or stop it")
 
     def rows(self) -> list[dict[str, Any]]:
         """What the file holds; ``InputError`` names a line that is no JSON object. A file of another kind is kept."""

@@ -1,9 +1,7 @@
 """A run's folder: one process at a time, and one set of settings, with every change on record."""
 
-import fcntl
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from text2grad.errors import InputError
+from text2grad.journal import locked
 from text2grad.records import check_own_file, check_same_settings, check_writable, differing_settings, load_json
 from text2grad.safety.gate import UnreadableError, read_json, regular, storable_value
 from text2grad.safety.schema import Form, checked
@@ -76,17 +75,13 @@ def claimed(folder: str | Path, kind: str) -> Iterator[None]:
     path = check_own_file(Path(folder) / ".lock")
     check_writable(path)
     with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(file, path):
             file.seek(0)
             holder = file.read(200).strip() or "unknown"
             raise InputError(
                 f"{folder}: another run is working there ({holder}); wait for it, stop it, or choose another "
                 "--output_dir"
-            ) from None
-        except OSError as error:
-            print(f"warning: {path}: cannot be locked here ({error.strerror}); start no second run", file=sys.stderr)
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
