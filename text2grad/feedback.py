@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from text2grad.safety.gate import UnreadableError, fault, shown, storable, unique_keys, whole_number
+from text2grad.safety.gate import UnreadableError, shown, storable, unique_keys, whole_number
 
 VARIANTS = ("cot", "no_cot", "spans", "human_feedback", "dense")
 """What is asked for: reasoning, critique and spans; critique and spans; spans alone (the ablation of section 4.5);
@@ -201,10 +201,7 @@ class FeedbackFields:
         if not self.with_critique:  # what it writes beside the spans all the same is not what was asked for
             others = {normalised(name) for name in (self.critique, self.scores, self.missing, self.score)}
             chosen = {key: item for key, item in chosen.items() if normalised(key) not in others}
-        feedback = self.from_dict(chosen, critique_needed=self.with_critique)
-        if problem := fault(chosen):
-            raise FeedbackError(f"the reply cannot be kept: {problem}")
-        return feedback
+        return self.from_dict(chosen, critique_needed=self.with_critique)
 
     def _texts(self, value: object, name: str) -> list[str]:
         if value is None:
