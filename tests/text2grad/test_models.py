@@ -128,6 +128,15 @@ def test_a_hostile_model_is_refused_in_one_sentence(tmp_path, name, content, tol
         load_model(str(folder), torch.float32)
 
 
+@pytest.mark.parametrize("content", [b"no model", b"GGUF\x03\0\0\0"], ids=["other", "cut off"])
+def test_a_file_that_is_no_gguf_is_refused_in_one_sentence(tmp_path, monkeypatch, content):
+    monkeypatch.setenv("TEXT2GRAD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises(InputError, match=r"model\.gguf: cannot be loaded .*download the model again"):
+        load_model(str(tmp_path / "model.gguf"))
+    assert not list((tmp_path / "cache").iterdir())
+
+
 def test_a_base_model_gets_the_token_that_begins_a_text(tmp_path):
     tok = tokenizer.__wrapped__("byte")  # one of its own, not that of all tests
     tok.chat_template = None

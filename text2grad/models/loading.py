@@ -423,7 +423,7 @@ def _told(path: str) -> Iterator[None]:
         reason = " ".join(str(error).split()).partition(". ")[0][:200]
         if "trust_remote_code" in str(error):
             told = "brings its own code, which is not run; use a model that transformers knows"
-        elif Path(path).is_dir():
+        elif Path(path).exists():
             told = f"cannot be loaded ({type(error).__name__}: {reason}); save or download the model again"
         elif isinstance(error, OSError):
             told = (
@@ -462,7 +462,9 @@ def _converted(gguf: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    with _told(str(gguf)):
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # transformers takes a model read from GGUF for quantised and would refuse to save it.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
@@ -470,11 +472,12 @@ def _converted(gguf: Path) -> Path:
     temporary = Path(tempfile.mkdtemp(dir=cache))
     try:
         model.to(torch.bfloat16).save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
         temporary.chmod(0o755)
         temporary.rename(folder)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
         if not folder.is_dir():  # another process may have finished first
             raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return folder
