@@ -383,8 +383,9 @@ def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
         raise InputError(f"{path}: {name} has no value; give one, or leave the line out")
     if list in kinds and str not in kinds and value is not None:
         return _items(path, name, value if isinstance(value, list) else [value], *get_args(kinds[list]))
-    if isinstance(value, list | dict) and not kinds.keys() & {list, dict}:
-        raise InputError(f"{path}: {name} is one value, not {type(value).__name__}")
+    if isinstance(value, list | dict) and type(value) not in kinds:
+        wanted = "names with values" if dict in kinds else "one value"
+        raise InputError(f"{path}: {name} is {wanted}, not {type(value).__name__}")
     return value if isinstance(value, list | dict | None) else str(value)
 
 

@@ -51,6 +51,7 @@ class Kinds:
     names: list[str] = setting([], "who else")
     rates: list[float] = setting([], "how fast", above=0)
     seeds: list[int] | None = setting(None, "of what")
+    sizes: dict[str, int] = setting({}, "of what")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,7 @@ class Kinds:
         ("share: null\ncount: 1_000\n", Kinds(share=None, count=1000)), ("name: null\n", "name has no value"),
         ("rates: [1e-3, 2]\nseeds: null\n", Kinds(rates=[0.001, 2.0])), ("seeds: 3\n", Kinds(seeds=[3])),
         ("rates: [0]\n", "rates must be above 0, not 0"), ("seeds: [1, x]\n", "seeds is a list of int values, and"),
+        ("sizes: {a: 1}\n", Kinds(sizes={"a": 1})), ("sizes: [a]\n", "sizes is names with values, not list"),
         ("names: [a, null]\n", "names is a list of str values, and holds"),
         ("count: [3]\n", "count is one value, not list"), ("count: 3.5\n", "invalid int value: '3.5'"),
     ],
