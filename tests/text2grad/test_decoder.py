@@ -146,7 +146,10 @@ def test_draws_follow_the_distribution():
     torch.testing.assert_close(shares, probabilities, atol=0.015, rtol=0)
 
 
-def test_other_architectures_are_left_to_generate():
+def test_other_architectures_and_quantised_weights_are_left_to_generate():
     sliding = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4))
     assert not supports(sliding)
+    quantised = FAMILIES["llama"]()
+    quantised.is_quantized = True  # what transformers sets
+    assert not supports(quantised)
     assert not supports(LlamaForCausalLM(LlamaConfig(**SIZES, hidden_act="gelu")))

@@ -47,6 +47,7 @@ def supports(model: Any) -> bool:
         and base.config.hidden_act == "silu"
         and plain
         and not getattr(prompt, "is_prompt_learning", False)
+        and not getattr(base, "is_quantized", False)  # its weights are packed, each way in its own form
         and all(map(only_products, base.modules()))
         and all(weight.device == base.device and weight.numel() > 0 for weight in base.parameters())
         and _room_for_copy(base)
