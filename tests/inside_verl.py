@@ -84,10 +84,10 @@ def test_the_streaming_trainer_gets_them_on_their_tokens(scored):
     assert plain.as_dict()["rm_scores"].tolist() == [0.0, 2.0]
 
 
-def padded_outputs(scored, width: int = 16) -> list[PaddedOutput]:
+def padded_outputs(scored) -> list[PaddedOutput]:
     outputs = []
     for text, result in zip(TEXTS, scored, strict=True):
-        data = sample(text, width).batch
+        data = sample(text).batch
         full = torch.cat([data["prompts"], data["responses"]], 1)
         outputs.append(
             PaddedOutput(

@@ -14,8 +14,8 @@ from text2grad.cli import PROGRAMS, help_text, main
 pytestmark = pytest.mark.fast
 
 
-def text2grad(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    return run_command(sys.executable, "-m", "text2grad", *args, code=code, PYTHONPATH=str(ROOT))
+def text2grad(*args: str) -> subprocess.CompletedProcess[str]:
+    return run_command(sys.executable, "-m", "text2grad", *args, PYTHONPATH=str(ROOT))
 
 
 def test_help_fits_on_a_screen_and_names_every_command():

@@ -31,12 +31,12 @@ def loss_and_gradients(model, ids=IDS, mask=MASK):
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_alike(ours, theirs, tolerance: float = 1e-4):
+def assert_alike(ours, theirs):
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-6, atol=1e-6)
     assert ours[1].keys() == theirs[1].keys() and ours[1]
     for name, gradient in theirs[1].items():
         scale = float(gradient.abs().max()) or 1.0
-        torch.testing.assert_close(ours[1][name] / scale, gradient / scale, rtol=0, atol=tolerance)
+        torch.testing.assert_close(ours[1][name] / scale, gradient / scale, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

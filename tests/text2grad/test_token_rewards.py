@@ -178,8 +178,8 @@ def test_a_token_with_part_of_a_character_covers_it():
     assert got.values == [0, -1, -1, -1, -1, 0]
 
 
-def ids_and_pieces(text, family="byte"):
-    tok = tokenizer(family)
+def ids_and_pieces(text):
+    tok = tokenizer("byte")
     ids = tok(text, add_special_tokens=False)["input_ids"]
     whole, spans = token_spans(ids, tok)
     return tok, ids, [whole[start:end] for start, end in spans]

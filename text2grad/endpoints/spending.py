@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -92,8 +92,7 @@ class Usage:
 
     def to_dict(self) -> dict[str, Any]:
         """For records and reports; ``uncounted`` and ``cached_tokens`` only where there are any."""
-        value = {field.name: getattr(self, field.name) for field in fields(self)}
-        value["cost_usd"] = round(self.cost_usd, 8)
+        value = {**asdict(self), "cost_usd": round(self.cost_usd, 8)}
         return {name: item for name, item in value.items() if item or name not in ("uncounted", "cached_tokens")}
 
 

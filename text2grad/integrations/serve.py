@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from text2grad.configs import TaskConfig, check_values, parse, setting
+from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics import Critic, is_served, load_critic
 from text2grad.critics.served import TOKEN
 from text2grad.critics.settings import CriticChoice
@@ -38,10 +38,6 @@ class ServeConfig(CriticChoice):
     max_waiting: int = setting(2048, "items in flight; requests beyond that are told to come again", above=0)
     max_connections: int = setting(512, "open connections; others are told to come again", above=0)
     timeout: float = setting(300.0, "seconds without an answer of the critic after which items get an error", above=0)
-
-    def __post_init__(self) -> None:
-        check_values(self)
-        super().__post_init__()
 
 
 def make_critic(task: Task, config: ServeConfig) -> Critic:
