@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from text2grad.models import (
     BUILT_IN,
     base_of,
     chat_ids,
+    go_on_with_adapter,
     load_model,
     load_tokenizer,
     merge_adapter,
@@ -84,6 +86,13 @@ def test_a_broken_adapter_config_is_named(tmp_path, content, told):
     (tmp_path / "adapter_config.json").write_bytes(content)
     with pytest.raises(InputError, match=rf"adapter_config.json: .*{told}"):
         base_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"peft_type": "IA3", "base_model_name_or_path": "m"}'])
+def test_what_is_no_lora_adapter_does_not_go_on_training(tmp_path, content):
+    (tmp_path / "adapter_config.json").write_bytes(content)
+    with pytest.raises(InputError, match=f"{tmp_path}: cannot be loaded"):
+        go_on_with_adapter(SimpleNamespace(model=str(tmp_path), lora_r=16))
 
 
 def test_an_adapter_of_itself_is_refused(tmp_path):

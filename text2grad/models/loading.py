@@ -233,7 +233,7 @@ def load_model(
         from peft import PeftConfig, PeftModel
 
         base = _below(base_of(path), dtype)
-        with _told(path):
+        with explaining(path):
             config = PeftConfig.from_pretrained(path)
             if dropout is not None:
                 config.lora_dropout = dropout
@@ -261,7 +261,7 @@ def parameter_count(name: str) -> int:
     import torch
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"), _told(name):
+    with torch.device("meta"), explaining(name):
         model = AutoModelForCausalLM.from_config(_config(name))
     return sum(weight.numel() for weight in model.parameters())
 
@@ -398,7 +398,7 @@ def from_hub(load: Callable[..., Any], path: str, **options: Any) -> Any:
         logging.disable_progress_bar()
     elif _without_network():
         options["local_files_only"] = True  # the cache, in place of a minute of retries
-    with _told(path):
+    with explaining(path):
         _check_sizes(Path(path) / "config.json")
         return load(path, trust_remote_code=False, **options)  # False refuses; without it a terminal is asked
 
@@ -413,7 +413,7 @@ def _without_network() -> bool:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def explaining(path: str) -> Iterator[None]:
     """Whatever a library raises over a model's files is an ``InputError`` with the reason."""
     try:
         yield
@@ -462,7 +462,7 @@ def _converted(gguf: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _told(str(gguf)):
+    with explaining(str(gguf)):
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # transformers takes a model read from GGUF for quantised and would refuse to save it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from text2grad.errors import InputError
-from text2grad.models.loading import is_adapter
+from text2grad.models.loading import explaining, is_adapter
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -47,7 +47,8 @@ def go_on_with_adapter(settings: LoraSettings) -> None:
 
     if not settings.lora_r:
         raise InputError(f"--lora_r 0: {settings.model} is an adapter; merge it first (nl_reward_model/merge_lora.py)")
-    adapter = LoraConfig.from_pretrained(settings.model)
-    settings.lora_r, settings.lora_alpha = adapter.r, adapter.lora_alpha
+    with explaining(settings.model):  # of another method's adapter, too, which has no rank
+        adapter = LoraConfig.from_pretrained(settings.model)
+        settings.lora_r, settings.lora_alpha = adapter.r, adapter.lora_alpha
     named = adapter.target_modules  # names, or a pattern
     settings.lora_target_modules = [named] if isinstance(named, str) else sorted(named)
