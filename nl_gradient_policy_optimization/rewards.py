@@ -18,8 +18,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from text2grad.advantages import Reduce
 from text2grad.critics import Critic, as_critic
-from text2grad.critics.asking import Question, ask, opinions
-from text2grad.critics.unit_test_logs import log_completion
+from text2grad.critics.asking import Question, ask, log_completion, opinions
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.tasks import Task

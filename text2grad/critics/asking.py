@@ -1,14 +1,16 @@
-"""Asking a critic about many responses in one call, some of which may be blank; and asking it for several opinions."""
+"""Asking a critic about many responses in one call, with the logs of their unit tests, and for several opinions."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from text2grad.critics import Critic, version_of
-from text2grad.critics.unit_test_logs import Complete, log_completion
+from text2grad.critics import Critic, OwnCritic, version_of
+from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome, map_records
 from text2grad.tasks import Record, Task
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Ask = Callable[..., list[Feedback | FeedbackError]]
 """A critic, or one of its opinions."""
+Complete = Callable[[Sequence[Record]], list[Record]]
+"""What a record needs before a critic sees it: see :func:`log_completion`."""
 
 
 class Question(NamedTuple):
@@ -45,6 +49,36 @@ def ask(critic: Ask, questions: Sequence[Question], complete: Complete = list) -
             given = critic(list(columns[0]), list(columns[1]), complete(list(columns[2])) if known else None)
             answers |= dict(zip(rows, given, strict=True))
     return [answers.get(row) for row in range(len(questions))]
+
+
+def log_completion(
+    critic: Critic, task: Task, run_tests: bool | None = None, sandbox: Sandbox | None = None
+) -> Complete:
+    """What completes records before ``critic`` sees them: a log where they have tests and no log yet.
+
+    Args:
+        run_tests: None: where the critic's prompt shows the log.
+        sandbox: where they run; by default one with the usual limits.
+
+    Raises:
+        InputError: the tests should be run, but the task has none, or the critic would not see their log.
+    """
+    prompt: Any = getattr(critic, "prompt", None)
+    shown = task.has_unit_tests and "log" in getattr(getattr(prompt, "prompt", prompt), "names", ())
+    if not (shown if run_tests is None else run_tests):
+        return list
+    if not task.has_unit_tests:
+        raise InputError(f"--run_tests: records of {task.name} have no unit tests; leave the flag out")
+    if not shown and not isinstance(critic, OwnCritic):
+        raise InputError(
+            f"--run_tests: {critic.name} would not see the log; leave the flag out, or use a prompt with ${{log}}"
+        )
+    from text2grad.sandbox import Sandbox
+    from text2grad.sandbox.unit_tests import with_log
+
+    complete = partial(with_log, sandbox=sandbox or Sandbox(), task=task)
+    pool = ThreadPoolExecutor(os.cpu_count())  # of all who ask
+    return lambda records: list(pool.map(complete, records))
 
 
 def feedback_on(

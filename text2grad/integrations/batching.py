@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from text2grad.critics import Critic
-from text2grad.critics.asking import Question, ask
-from text2grad.critics.unit_test_logs import Complete
+from text2grad.critics.asking import Complete, Question, ask
 from text2grad.errors import EndpointError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
 

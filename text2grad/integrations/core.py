@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from text2grad.critics import Critic, as_critic, check_new_responses, load_critic
-from text2grad.critics.asking import Question, ask
-from text2grad.critics.unit_test_logs import log_completion
+from text2grad.critics.asking import Question, ask, log_completion
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue

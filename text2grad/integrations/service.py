@@ -12,9 +12,8 @@ from typing import Any
 from pydantic import ConfigDict
 
 from text2grad.critics import Critic, check_new_responses, version_of
-from text2grad.critics.asking import Question
+from text2grad.critics.asking import Question, log_completion
 from text2grad.critics.served import FIELDS
-from text2grad.critics.unit_test_logs import log_completion
 from text2grad.errors import EndpointError, InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
