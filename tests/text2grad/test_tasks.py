@@ -205,6 +205,12 @@ def test_an_own_task_that_fails_on_a_record_is_named_with_it(tmp_path):
     assert task.about(record, "z") == {"letter": "x", "reply": "z"}
 
 
+@pytest.mark.parametrize("log", ['{"passed": "yes"}', '{"a": ', '{"a": ' * 100_000, f'{{"a": {"9" * 5000}}}', [True]])
+def test_a_log_that_cannot_be_read_says_nothing_of_the_response(log):
+    assert get_task("kodcode").known_value({"log": log}) is None
+    assert get_task("kodcode").known_value({"log": ' {"passed": true}'}) == 1.0
+
+
 @pytest.mark.parametrize("reference", [["yes", "no"], 7])
 def test_a_reference_that_is_no_text_is_named(tmp_path, reference):
     save_json(tmp_path / "in.json", [{"prompt": "x", "reference": reference}])

@@ -8,6 +8,7 @@ from textwrap import dedent
 from typing import Any
 
 from text2grad.feedback import FeedbackFields
+from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, settings_files, text_field
 
 _FENCE = re.compile(
@@ -80,7 +81,7 @@ def _log_of(record: Record) -> Mapping[str, Any]:
     log = record.get("log")
     if isinstance(log, str) and log.lstrip().startswith("{"):
         try:
-            log = json.loads(log)
-        except json.JSONDecodeError:
+            log = read_json(log)
+        except UnreadableError:
             return {}
     return log if isinstance(log, Mapping) else {}
