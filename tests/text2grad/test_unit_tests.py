@@ -81,10 +81,9 @@ def test_errors_say_where(box, code, error, line):
 def test_tests_that_do_not_import_and_those_that_import_the_future(box):
     bare = "def test_small():\n    assert add(1, 2) == 3\n    assert math.pi > 3\n"
     assert run_tests("import math\n" + ADD, bare, box).passed
-    run = run_tests(
-        "import math\n" + ADD, '"""Doc."""\nfrom __future__ import annotations\n' + bare + "    assert 0\n", box
-    )
-    assert run.failures[0].frames[-1].line == 6
+    future = '"""Doc."""\nfrom __future__ import (\n    annotations,\n)\n'
+    run = run_tests("import math\n" + ADD, f"{future}{bare}    assert 0\n", box)
+    assert (run.error_type, run.failures[0].frames[-1].line) == ("AssertionError", 8)
 
 
 def test_what_a_failing_call_executed(box):

@@ -8,7 +8,6 @@ with it; then it can fail (``TestRun.failures``) but not pass (``TestRun.undecid
 import ast
 import contextlib
 import os
-import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,6 @@ _BOXED = Path(__file__).with_name("boxed")
 _APART = ("wire.py", "following.py", "solution_side.py")
 _OUTSIDE = ("tests_side.py", "remotes.py", "names.py", "pytest_recorder.py")
 _TOGETHER = ("following.py", "pytest_recorder.py")
-_FUTURE = re.compile(r"^from __future__ import .*\n", re.MULTILINE)  # must stay first in its file
 _SOLUTION_GONE, _SOLUTION_FORGES = 71, 72  # exit codes of the tests' box (``tests_side.py``)
 _UNSEEN_PLUGINS = (
     "cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise",
@@ -150,10 +148,16 @@ def _merged(here: Result, there: Result) -> Result:
 
 
 def with_names(tests: str) -> tuple[int, dict[str, str]]:
-    """The test file with all of the solution's names, and the number of lines above the line that was put in."""
-    future = list(_FUTURE.finditer(tests))
-    start = future[-1].end() if future else 0
-    return tests.count("\n", 0, start), {"test_solution.py": f"{tests[:start]}from solution import *\n{tests[start:]}"}
+    """The test file with all of the solution's names, and the number of lines above the line that was put in.
+
+    Imports from the future must stay first in their file.
+    """
+    tree = parsed(tests)
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)] if tree else []
+    above = max((node.end_lineno or 0 for node in imports if node.module == "__future__"), default=0)
+    lines = tests.split("\n")
+    lines.insert(above, "from solution import *")
+    return above, {"test_solution.py": "\n".join(lines)}
 
 
 def _pytest(sandbox: Sandbox, trace: bool) -> list[str]:
