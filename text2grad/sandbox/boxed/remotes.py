@@ -44,9 +44,6 @@ class RemoteType(type):
     def made(cls, name: str, bases: tuple, about: dict) -> type:
         return super().__new__(cls, name, bases, about)
 
-    def __init__(cls, *_):
-        pass
-
     def __call__(cls, *arguments, **named):
         if cls is Remote:
             raise TypeError("there is no such class")

@@ -40,13 +40,13 @@ def plain(value: object) -> object:
     return base(dict.items(value) if base is dict else base.__iter__(value))
 
 
-_OPERATORS = {name: getattr(operator, name + "_" if name in ("and", "or") else name) for name in BINARY}
+_OPERATORS = {name: getattr(operator, f"__{name}__") for name in BINARY}
 OPERATIONS = {
     "len": len, "iter": iter, "next": next, "getitem": operator.getitem, "setitem": operator.setitem,
     "delitem": operator.delitem, "contains": operator.contains, "str": str, "repr": repr, "bool": bool, "hash": hash,
     "int": int, "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
     "pos": operator.pos, "invert": operator.invert, "round": round, "reversed": reversed, "format": format,
-    "plain": plain, "copy": copy.copy, "deepcopy": copy.deepcopy, "dir": dir, "divmod": divmod,
+    "plain": plain, "copy": copy.copy, "deepcopy": copy.deepcopy, "dir": dir,
     "enter": _special("__enter__"), "exit": _special("__exit__"),
     "getattr": getattr, "setattr": setattr, "delattr": delattr,
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},

@@ -201,14 +201,9 @@ class WireDecoder:
         if tag == "same":
             return self.known[rest[0]]
         if tag in ("t", "z"):
-            return (tuple if tag == "t" else frozenset)(self._value(item, depth + 1) for item in rest[0])
+            return _KINDS[tag](self._value(item, depth + 1) for item in rest[0])
         if tag == "view":
-            items = self._value(rest[1], depth + 1)
-            return {
-                "dict_keys": lambda: dict.fromkeys(items).keys(),
-                "dict_items": lambda: dict(items).items(),
-                "dict_values": lambda: dict(enumerate(items)).values(),
-            }[rest[0]]()
+            return _VIEWS[rest[0]](self._value(rest[1], depth + 1))
         if tag == "nt":
             kind = collections.namedtuple(str(rest[0]), [str(name) for name in rest[1]], rename=True)
             return kind(*(self._value(item, depth + 1) for item in rest[2]))
@@ -285,15 +280,15 @@ def _empty(tag: str, content: list):
         factory = content[1]
         known = isinstance(factory, list) and factory[0] == "type"
         return collections.defaultdict(_FACTORIES.get(factory[1]) if known else None)
-    return {"l": list, "d": dict, "s": set, "a": bytearray, "q": collections.deque, **_DICTS}[tag]()
+    return _KINDS[tag]()
 
 
-_DICTS = {"od": collections.OrderedDict, "cn": collections.Counter}
 _CONTAINERS = {
     tuple: "t", frozenset: "z", list: "l", dict: "d", set: "s", bytearray: "a", collections.deque: "q",
     collections.defaultdict: "dd", collections.OrderedDict: "od", collections.Counter: "cn",
 }  # fmt: skip
-_FILLED = frozenset(_CONTAINERS.values()) - {"t", "z"}
+_KINDS = {tag: kind for kind, tag in _CONTAINERS.items()}
+_FILLED = _KINDS.keys() - {"t", "z"}
 _SCALARS = {  # type -> its tag, how it is written, how it is read
     bytes: ("b", lambda v: base64.b64encode(v).decode(), base64.b64decode),
     complex: ("c", lambda v: [repr(v.real), repr(v.imag)], lambda v: complex(float(v[0]), float(v[1]))),
@@ -312,4 +307,9 @@ _SCALARS = {  # type -> its tag, how it is written, how it is read
         for kind in (datetime.date, datetime.datetime, datetime.time)
     },
 }  # fmt: skip
+_VIEWS = {
+    "dict_keys": lambda items: dict.fromkeys(items).keys(),
+    "dict_items": lambda items: dict(items).items(),
+    "dict_values": lambda items: dict(enumerate(items)).values(),
+}
 _READERS = {"i": lambda v: int(v, 16), "f": float, **{tag: read for tag, _, read in _SCALARS.values()}}
