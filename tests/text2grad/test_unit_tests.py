@@ -154,12 +154,14 @@ def test_counters_and_what_numpy_makes_cross_as_they_are(box):
         "def count(text): return Counter(text)\ndef word(): return np.array(['ab'])[0]\n"
         "def rows():\n    made = np.empty(2, dtype=object)\n    made[0], made[1] = [1, 2], [3, 4]\n    return made\n"
         "def order(given):\n    given.sort()\n    return given\n"
+        "def table(): return np.array([(1, 'a')], dtype=[('x', int), ('y', 'U1')])\n"
     )
     tests = """import numpy as np
-from solution import count, order, rows, word
+from solution import count, order, rows, table, word
 
 def test_values():
     assert word().upper() == "AB" and list(rows()) == [[1, 2], [3, 4]] and count("aab") == {"a": 2, "b": 1}
+    assert table()["x"].tolist() == [1]
 
 def test_changed_in_place():
     for given in (np.array([3.5, 1, 2]), np.array(["c", "a"], dtype=object)):
@@ -187,3 +189,11 @@ def test_it(tmp_path):
     assert (again["log"]["passed"], again["log_weaker"]) == (True, [])
     wrong = run_tests(code.replace("readline", "read"), tests, box)
     assert (wrong.passed, wrong.undecided, wrong.error_type) == (False, False, "AssertionError")
+
+
+@pytest.mark.parametrize(("given", "used"), [("StringIO('one')", "given.read()"), ("Bag()", "len(given)")])
+def test_objects_of_the_tests_that_can_do_more_than_cross_are_not_handed_over(box, given, used):
+    """Over there a right solution would find them without a length, and nothing in them to read."""
+    tests = f"from io import StringIO\nfrom solution import f\ndef test_it(): assert f({given})\n"
+    run = run_tests(f"def f(given): return {used}\n", f"{tests}class Bag:\n    __len__ = lambda self: 3\n", box)
+    assert (run.undecided, run.weaker) == (True, (f"the tests hand over a {given.partition('(')[0]}",))

@@ -56,12 +56,11 @@ DEVICES = ("null", "full", "random", "urandom")  # not zero: mapped shared, it i
 SOL_SOCKET, BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and both of them by force
 
 
-def call(name: str, *arguments) -> int:
+def call(name: str, *arguments) -> None:
     """A libc function that fails with OSError."""
     if getattr(LIBC, name)(*arguments) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}{arguments}: {os.strerror(number)}")
-    return 0
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:

@@ -6,6 +6,7 @@ what the tests ask it without telling what they expect.
 """
 
 import importlib
+import io
 import os
 import sys
 import types
@@ -16,6 +17,7 @@ from following import TESTS, line_in_tests
 from names import Names, lent
 from remotes import Remote, RemoteType, new, own
 from wire import (
+    BINARY,
     BUILTIN_TYPES,
     PLAIN,
     Pipes,
@@ -29,6 +31,8 @@ from wire import (
 
 _LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "plain", "str", "repr", "hash")
 _REACHING = (getattr, setattr, delattr, vars, compile, input, breakpoint, str.format, str.format_map)
+_PROTOCOLS = {f"__{name}__" for name in ("len", "iter", "getitem", "contains", "enter", *BINARY)}
+"""What the solution cannot ask of an object of the tests': it would seem to have none."""
 _MADE = (types.UnionType, types.GetSetDescriptorType, types.MemberDescriptorType, memoryview)
 _PLAIN_NAMES = {kind.__name__ for kind in PLAIN}
 
@@ -146,7 +150,8 @@ class Conversation:
         if isinstance(value, _MADE):
             raise TooLargeError(f"a {type(value).__name__} cannot cross")
         kind = "x" if callable(value) and not _is_mine(value) else "xi" if hasattr(type(value), "__next__") else "xo"
-        if (kind == "xo" and not _is_mine(value)) or any(value is each for each in _REACHING):
+        reaching = isinstance(value, io.IOBase) or any(value is each for each in _REACHING)
+        if reaching or (kind == "xo" and (not _is_mine(value) or _PROTOCOLS.intersection(type.__dir__(type(value))))):
             raise UncrossableError(f"the tests hand over a {type(value).__name__}")
         if hasattr(type(value), "assertEqual"):
             raise UncrossableError("the tests hand over a test case")

@@ -119,7 +119,7 @@ class WireEncoder:
         if kind in _SCALARS:
             tag, write, _ = _SCALARS[kind]
             return [tag, write(value)]
-        if _is_numpy(value, "ndarray"):
+        if _is_numpy(value, "ndarray") and value.dtype.names is None:
             return self._known("array", value, depth)
         if _is_numpy(value, "generic"):
             return ["number", *_raw(value)] if value.dtype.kind in _RAW else self(value.item(), depth + 1)
