@@ -172,6 +172,18 @@ def test_changed_in_place():
     assert run_tests(code, tests, box).passed
 
 
+def test_an_error_about_a_file_names_the_file(box):
+    tests = """import pytest
+from solution import first
+
+def test_it():
+    with pytest.raises(FileNotFoundError, match="nowhere.txt") as caught:
+        first("nowhere.txt")
+    assert (caught.value.filename, len(caught.value.args)) == ("nowhere.txt", 2)
+"""
+    assert run_tests("def first(path):\n    return open(path).readline()\n", tests, box).passed
+
+
 def test_tests_that_share_the_process_can_fail_a_program_but_not_pass_it(box):
     code = "def first(path):\n    return open(path).readline()\n"
     tests = """from solution import first

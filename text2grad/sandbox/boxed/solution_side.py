@@ -209,9 +209,11 @@ class Side:
         return {"name": kind.__name__, "bases": bases, "plain": plain, "equal": kind.__eq__ is not object.__eq__}
 
     def _raised(self, error: BaseException) -> dict:
-        told = following.described(error)
+        told, given = following.described(error), error.args
+        if isinstance(error, OSError) and type(error).__module__ == "builtins" and error.filename is not None:
+            given = (*given, error.filename)  # which its text names, and its arguments do not
         try:
-            arguments = [WireEncoder(self.handle)(item) for item in error.args]
+            arguments = [WireEncoder(self.handle)(item) for item in given]
         except WireError:
             arguments = []
         mro = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
