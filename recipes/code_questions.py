@@ -40,7 +40,9 @@ def questions(config: QuestionsConfig) -> tuple[list[Record], list[Record]]:
     task, groups, seen = KodCode(), dict[str, list[Record]](), set[str]()
     for record in load_records(config.data_path, task).values():
         question, code = task.prompt(record).strip(), task.code(task.response(record))
-        if question in seen or task.known_value(record) != 1 or not (found := declarations(code, record["test"])):
+        if question in seen or task.known_value(record) != 1:
+            continue
+        if not (found := declarations(code, str(record.get("test") or ""))):
             continue
         seen.add(question)
         told = "\n\n".join(found.values())

@@ -5,7 +5,7 @@ from typing import Any
 
 from rm_data_anno.kodcode.test_case import from_row
 from text2grad.errors import InputError
-from text2grad.records import load_rows
+from text2grad.records import each_record
 from text2grad.tasks import Record, Task
 
 
@@ -15,22 +15,18 @@ def read_published(source: str, task: Task) -> list[Record]:
     Raises:
         InputError: there is no such file or set, or a row has not the fields of its data set; names the row.
     """
-    convert, rows = READERS.get(task.name, lambda row: [row]), load_rows(source)
-    if isinstance(rows, dict):
-        rows = [{"id": key, **row} if isinstance(row, dict) else row for key, row in rows.items()]
+    convert = READERS.get(task.name, lambda row: [row])
     records: list[Record] = []
-    for index, row in enumerate(rows):
+    for where, key, row in each_record(source, task):
         try:
-            found = convert(row)
+            found = convert(row if key is None else {"id": key, **row})
             for record in found:
                 if not task.prompt(record).strip():
                     raise InputError("its prompt is empty")
         except (InputError, KeyError, TypeError, AttributeError) as error:
             problem = f"has no field {error}" if isinstance(error, KeyError) else str(error)
-            raise InputError(f"{source}: record {index}: {problem}; {task.format_help}") from None
+            raise InputError(f"{where}: {problem}; {task.format_help}") from None
         records += found
-    if not records:
-        raise InputError(f"{source}: holds no records")
     return records
 
 

@@ -42,7 +42,7 @@ def rollout_records(prompts: dict[str, Record], runs: Sequence[str | Path], task
     for run in runs:
         path = Path(run) / ROLLOUTS_FILE if Path(run).is_dir() else Path(run)
         for number, row in logged_rows(path, []):  # the last line of a run that goes on may be half
-            if not isinstance(row, dict) or not isinstance(row.get("response"), str) or "id" not in row:
+            if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("id", "response")):
                 raise InputError(f"{path}: line {number} is no rollout; give a policy run's folder or {ROLLOUTS_FILE}")
             key, response = row["id"], row["response"].strip()
             if key not in prompts:

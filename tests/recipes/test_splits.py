@@ -126,6 +126,8 @@ def test_what_cannot_be_dealt_is_named(tmp_path):
     del broken[1]["score_chosen"]
     with pytest.raises(InputError, match=r"data.json: record 1: has no field 'score_chosen'"):
         split(config(tmp_path, rows=broken))
+    with pytest.raises(InputError, match=r"data.json: holds int"):
+        split(config(tmp_path, rows=5))
     save_json(tmp_path / "policy.json", binarized(200))
     with pytest.raises(InputError, match=r"policy.json: was not written by"):  # its own input
         split(config(tmp_path, policy_path=str(tmp_path / "policy.json"), output_dir=str(tmp_path)))
@@ -170,6 +172,7 @@ def test_declarations_are_what_the_tests_use():
 def test_parts_share_no_question_and_no_name(tmp_path):
     rows = [record(n, f"Question {n}", f"name_{n // 2}") for n in range(12)]
     rows += [record(20, "Question 0", "name_0"), record(21, "Nobody solved it", "other", passed=False)]
+    rows.append({name: value for name, value in record(22, "Without a test", "bare").items() if name != "test"})
     save_json(tmp_path / "tested.json", rows)
     config = QuestionsConfig(data_path=str(tmp_path / "tested.json"), output_dir=str(tmp_path), test_questions=4)
     train, test = questions(config)

@@ -252,9 +252,10 @@ def test_what_is_no_log_of_these_prompts_is_named(tmp_path):
         rollout_records(POSTS, [log(tmp_path / "one", ("a", "x"), ("c", "x"))], TASK)
     with pytest.raises(InputError, match=r"rollouts\.jsonl"):
         rollout_records(POSTS, [tmp_path], TASK)
-    (tmp_path / "other.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match="line 1 is no rollout"):
-        rollout_records(POSTS, [tmp_path / "other.jsonl"], TASK)
+    for row in ({"step": 1}, {"id": ["a"], "response": "x"}):
+        (tmp_path / "other.jsonl").write_text(json.dumps(row) + "\n")
+        with pytest.raises(InputError, match="line 1 is no rollout"):
+            rollout_records(POSTS, [tmp_path / "other.jsonl"], TASK)
 
 
 def test_a_runs_rollouts_are_annotated(tmp_path, run_script):
