@@ -27,7 +27,6 @@ from evaluation.results import (
     grouped,
     load_responses,
     print_failures,
-    print_metrics,
     print_next_step,
     save_result,
 )
@@ -163,13 +162,13 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
     )
     figures["judge_failures"] = Figure.mean({key: key not in complete for key in pairs})
     result = save_result(
-        config.output_path,
+        config,
+        f"against {config.baseline_system}, {len(pairs)} pairs, judged by {judge.config.judge}",
         task=task.name,
         benchmark=f"judge against {config.baseline_system}",
-        system=config.system,
         figures=figures,
         responses={key: pair.own or "" for key, pair in pairs.items()},
-        settings={**asdict(judge.config), **asdict(config), "judge_prompt": prompt.text},
+        settings={**asdict(judge.config), "judge_prompt": prompt.text},
         extra={
             "baseline": config.baseline_system,
             "step": config.step,
@@ -179,8 +178,6 @@ def compare_pairwise(judge: Judge, config: WinRateConfig) -> dict[str, Any]:
             **({"changes": outcome.changes} if outcome.changes else {}),
         },
     )
-    against = f"against {config.baseline_system}, {len(pairs)} pairs, judged by {judge.config.judge}"
-    print_metrics(config, result["metrics"], against)
     print_failures(outcome.failures, "judgements")
     print_next_step(config.output_path, task=task)
     return result

@@ -1,7 +1,7 @@
 """What every task's measurement shares: a system's responses and name, a critic, another system to compare with."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from evaluation.results import (
     load_responses,
     load_result,
     print_differences,
-    print_metrics,
     print_next_step,
     save_result,
     writers,
@@ -160,20 +159,17 @@ def compare_and_save(
     compared: dict[str, Any] = {}
     if other := config.other:
         compared = {"system": other["system"], "differences": compare(figures, figures_of(other))}
+    alone = len(asked) == len(responses)
     result = save_result(
-        config.output_path,
+        config,
+        f"on {len(asked)} prompts" if alone else f"on {len(responses)} responses to {len(asked)} prompts",
         task=task.name,
         benchmark=task.name,
-        system=config.system,
         figures=figures,
         responses=responses,
-        settings=asdict(config),
         extra={"prompts": asked, "models": sorted(writers(records)), **extra}
         | ({"compared_with": compared} if compared else {}),
     )
-    alone = len(asked) == len(responses)
-    count = f"{len(asked)} prompts" if alone else f"{len(responses)} responses to {len(asked)} prompts"
-    print_metrics(config, result["metrics"], f"on {count}")
     if compared:
         paired = len(_paired(asked, other))
         where = f" on {paired} of {len(asked)} prompts" if paired < len(asked) else ""

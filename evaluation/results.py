@@ -8,7 +8,7 @@ answers to one prompt are drawn together, because they are not independent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,20 +140,24 @@ def compare(first: Mapping[str, Figure], second: Mapping[str, Figure]) -> dict[s
 
 
 def save_result(
-    path: str | Path,
+    config: ResultConfig,
+    on: str,
     *,
     task: str,
     benchmark: str,
-    system: str,
     figures: Mapping[str, Figure],
     responses: Mapping[str, str],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write one system's result on one benchmark, and return it.
+    """Write one system's result on one benchmark, print its figures, and return it.
 
     ``records`` holds the response and each metric of it; ``statistics`` the rows of the metrics that are no plain mean
     of those, so that intervals and comparisons can be recomputed from the file alone.
+
+    Args:
+        on: what the system was measured on, for the screen.
+        settings: those that the result has besides its ``config``.
     """
     records = {
         key: {"response": text, **{name: finite(fig.each[key]) for name, fig in figures.items() if key in fig.each}}
@@ -163,10 +167,10 @@ def save_result(
         "task": task,
         **({"task_source": source} if (source := get_task(task).source) else {}),
         "benchmark": benchmark,
-        "system": system,
+        "system": config.system,
         "n": len(responses),
         "metrics": {name: figure.summary() for name, figure in figures.items() if figure.rows},
-        "settings": redacted(dict(settings)),
+        "settings": redacted({**asdict(config), **(settings or {})}),
         **(extra or {}),
         "records": records,
         "statistics": {
@@ -178,7 +182,8 @@ def save_result(
             if figure.rows and not _is_plain_mean(figure)
         },
     }
-    save_json(path, result)
+    save_json(config.output_path, result)
+    _print_metrics(config, result["metrics"], on)
     return result
 
 
@@ -233,8 +238,8 @@ def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:
     return figures
 
 
-def print_metrics(config: ResultConfig, metrics: Mapping[str, Mapping[str, Any]], on: str) -> None:
-    """A small table on the screen, whose title says ``on`` what the system was measured."""
+def _print_metrics(config: ResultConfig, metrics: Mapping[str, Mapping[str, Any]], on: str) -> None:
+    """A small table on the screen."""
     print(f"{config.system} {on} -> {config.output_path}")
     for name, metric in metrics.items():
         if metric["value"] is None:

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from evaluation.results import Figure, save_result
+from evaluation.results import Figure, ResultConfig, save_result
 from tests.processes import ROOT
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
@@ -29,14 +29,14 @@ def unpack(text: str) -> Any:
 
 
 def result_file(
-    path: Path, system: str, values: dict[str, dict[str, float]], settings: dict | None = None,
+    path: str | Path, system: str, values: dict[str, dict[str, float]], settings: dict | None = None,
     responses: dict[str, str] | None = None, **extra,
 ) -> str:  # fmt: skip
     names = list(next(iter(values.values())))
     figures = {name: Figure.mean({key: value[name] for key, value in values.items()}) for name in names}
     save_result(
-        path, task="slf5k", benchmark="held out", system=system, figures=figures,
-        responses=responses or dict.fromkeys(values, "An answer."), settings=settings or {}, extra=extra,
+        ResultConfig(system=system, output_path=str(path)), "", task="slf5k", benchmark="held out", figures=figures,
+        responses=responses or dict.fromkeys(values, "An answer."), settings=settings, extra=extra,
     )  # fmt: skip
     return str(path)
 

@@ -11,14 +11,14 @@ be compared with published ones: it counts right programs for HumanEval/32 as wr
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluation.kodcode.evalplus_data import OVERRIDES, Dataset, load_problems
 from evaluation.kodcode.pass_at_k import pass_figures
 from evaluation.optional_packages import optional_package
-from evaluation.results import ResultConfig, print_metrics, print_next_step, save_result
+from evaluation.results import ResultConfig, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.records import check_output, fingerprint, load_json, save_json
@@ -74,17 +74,16 @@ def main() -> None:
     if not config.base_only:
         both = {task: [row["base"] and row["plus"] for row in rows] for task, rows in verdicts.items()}
         figures |= pass_figures(both, config.k, "plus_")
-    result = save_result(
-        config.output_path,
+    save_result(
+        config,
+        f"on {len(samples)} of {len(problems)} problems",
         task="kodcode",
         benchmark=config.dataset,
-        system=config.system,
         figures=figures,
         responses={task: programs[0] for task, programs in samples.items()},
-        settings={**asdict(config), "problems": len(problems), "attempted": len(samples)},
+        settings={"problems": len(problems), "attempted": len(samples)},
         extra={"verdicts": verdicts},
     )
-    print_metrics(config, result["metrics"], f"on {len(samples)} of {len(problems)} problems")
     print_next_step(config.output_path)
 
 

@@ -19,7 +19,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +29,7 @@ from packaging.version import parse as parse_version
 from tqdm.auto import tqdm
 
 from evaluation.optional_packages import optional_package
-from evaluation.results import Figure, ResultConfig, print_failures, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, ResultConfig, print_failures, print_next_step, save_result
 from evaluation.ultrafeedback.alpaca_outputs import load_outputs, reference_path
 from text2grad.configs import parse, setting
 from text2grad.endpoints.client import ChatClient, ChatError
@@ -188,21 +188,18 @@ def _result(
         "judge_failures": Figure.mean({str(number): str(number) not in scores for number in range(len(own))}),
     }
     result = save_result(
-        config.output_path,
+        config,
+        f"against {reference} on {len(own)} instructions, judged by {config.judge}",
         task="ultrafeedback",
         benchmark="alpaca_eval",
-        system=config.system,
         figures=figures,
         responses={str(number): row["output"] for number, row in enumerate(own)},
-        settings=asdict(config),
         extra={
             "baseline": reference,
             "cost_usd": client.budget.spent,
             "alpaca_eval": {name: None if value != value else value for name, value in printed.items()},
         },
     )
-    against = f"against {reference} on {len(own)} instructions, judged by {config.judge}"
-    print_metrics(config, result["metrics"], against)
     if config.length_controlled:
         print(f"  length-controlled win rate {printed['length_controlled_winrate']:.2f} %")
     return result

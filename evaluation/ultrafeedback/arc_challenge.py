@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from evaluation.optional_packages import optional_package
-from evaluation.results import Figure, ResultConfig, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, ResultConfig, print_next_step, save_result
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, best_device, is_adapter, model_identity, model_path, named_dtype
@@ -141,17 +141,16 @@ def main() -> None:
         metric: Figure.mean({names[row["doc_id"]]: row[metric] for row in samples}) for metric in ("acc", "acc_norm")
     }
     totals = load_json(max(run.rglob("results_*.json"), key=lambda path: path.stat().st_mtime_ns))
-    result = save_result(
-        config.output_path,
+    save_result(
+        config,
+        f"on {len(samples)} questions of ARC-Challenge",
         task="ultrafeedback",
         benchmark="arc_challenge",
-        system=config.system,
         figures=figures,
         responses={names[row["doc_id"]]: row["doc"]["choices"]["text"][_chosen(row)] for row in samples},
-        settings={**asdict(policy), **asdict(config), "identity": identity},
+        settings={**asdict(policy), "identity": identity},
         extra={"lm_eval": {"version": totals.get("lm_eval_version"), "results": totals["results"][task]}},
     )
-    print_metrics(config, result["metrics"], f"on {len(samples)} questions of ARC-Challenge")
     print_next_step(config.output_path)
 
 

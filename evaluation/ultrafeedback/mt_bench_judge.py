@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
-from evaluation.results import Figure, ResultConfig, print_failures, print_metrics, print_next_step, save_result
+from evaluation.results import Figure, ResultConfig, print_failures, print_next_step, save_result
 from evaluation.ultrafeedback.mt_bench import (
     CATEGORIES,
     WITH_REFERENCE,
@@ -61,13 +61,13 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
     )
     ratings = {key: graded["rating"] for key, graded in outcome.results.items()}
     result = save_result(
-        config.output_path,
+        config,
+        f"on {len(asked)} questions",
         task="ultrafeedback",
         benchmark="mt_bench",
-        system=config.system,
         figures=rating_figures({key: question["category"] for key, question in asked.items()}, ratings),
         responses={key: "\n\n--- second turn ---\n\n".join(answers[key]) for key in asked},
-        settings={**asdict(judge.config), **asdict(config)},
+        settings=asdict(judge.config),
         extra={
             "judgements": outcome.results,
             "failures": outcome.failures,
@@ -75,7 +75,6 @@ def grade(judge: Judge, config: MtBenchGradeConfig) -> dict[str, Any]:
             "cost_usd": judge.client.budget.spent,
         },
     )
-    print_metrics(config, result["metrics"], f"on {len(asked)} questions")
     print_failures(outcome.failures, "grades")
     print_next_step(config.output_path)
     return result

@@ -21,7 +21,7 @@ from evaluation.reporting.opening import pieces
 from evaluation.reporting.page import html
 from evaluation.reporting.runs import load_run, load_runs
 from evaluation.reporting.wording import METHODS, show, show_interval, told
-from evaluation.results import Figure, instruments, save_result
+from evaluation.results import Figure, ResultConfig, instruments, save_result
 from nl_gradient_policy_optimization.algorithms.scalar import Placement
 from tests import report_files
 from tests.processes import run_forked
@@ -47,9 +47,10 @@ def runs(tmp_path_factory) -> Path:
         wins = 24 if step is None else step
         verdicts = {str(n): {"ab": "first" if n < wins else "tie", "ba": "second"} for n in range(24)}
         save_result(
-            folder / f"judge{step}.result.json", task="slf5k", benchmark="judge against base", system="text2grad",
-            settings={"judge": "openai:gpt-4o"}, figures=pair_figures(verdicts, both=True),
-            responses=dict.fromkeys(verdicts, "-"), extra={"baseline": "base", "step": step, "verdicts": verdicts},
+            ResultConfig(system="text2grad", output_path=str(folder / f"judge{step}.result.json")), "", task="slf5k",
+            benchmark="judge against base", settings={"judge": "openai:gpt-4o"},
+            figures=pair_figures(verdicts, both=True), responses=dict.fromkeys(verdicts, "-"),
+            extra={"baseline": "base", "step": step, "verdicts": verdicts},
         )  # fmt: skip
     return folder
 
@@ -279,8 +280,8 @@ def test_a_comparison_whose_every_judgement_failed_is_shown_as_one(tmp_path):
     compared = {"baseline": "base", "step": 1}
     for name, about in (("judge", compared), ("tests", {})):  # a program's tests have verdicts, too
         save_result(
-            tmp_path / f"{name}.json", task="slf5k", benchmark=name, system="text2grad", settings={}, figures=figures,
-            responses={"a": "-", "b": "-"}, extra={**about, "verdicts": {}},
+            ResultConfig(system="text2grad", output_path=str(tmp_path / f"{name}.json")), "", task="slf5k",
+            benchmark=name, figures=figures, responses={"a": "-", "b": "-"}, extra={**about, "verdicts": {}},
         )  # fmt: skip
     report, *_ = assemble([], load_results([str(path) for path in tmp_path.iterdir()]))
     assert [metric["benchmark"] for metric in report["tables"][0]["metrics"]] == ["tests"]

@@ -14,7 +14,7 @@ from evaluation import measuring
 from evaluation.measuring import MeasureConfig, compare_and_save, critic_figures
 from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
-from evaluation.results import Figure, compare, figures_of, load_result, save_result
+from evaluation.results import Figure, ResultConfig, compare, figures_of, load_result, save_result
 from evaluation.slf5k.evaluate import SummaryEvaluationConfig, evaluate_summaries, main
 from evaluation.slf5k.metrics import bleu, copied_words, facts_told, longest_copy, rouge, text_figures
 from evaluation.slf5k.model_metrics import bertscore, closeness, logprob, packaged_encoder, perplexity
@@ -100,10 +100,10 @@ def test_comparisons_from_files_equal_those_in_memory(tmp_path):
             "rougeL": Figure.mean({key: random.random() + shift for key in keys}),
             "mean_delta": Figure({key: (random.normal() + shift, random.integers(5, 50)) for key in keys}),
         }
-        settings = {"task": "slf5k", "benchmark": "slf5k", "system": name, "settings": {}}
-        path = tmp_path / f"{name}.json"
-        save_result(path, figures=figures, responses=dict.fromkeys(keys, "text"), **settings)
-        systems[name] = (figures, figures_of(load_result(path)))
+        config = ResultConfig(system=name, output_path=str(tmp_path / f"{name}.json"))
+        responses = dict.fromkeys(keys, "text")
+        save_result(config, "", task="slf5k", benchmark="slf5k", figures=figures, responses=responses)
+        systems[name] = (figures, figures_of(load_result(config.output_path)))
     in_memory, from_files = (compare(*pair) for pair in zip(systems["two"], systems["one"], strict=True))
     assert from_files == in_memory  # to the last digit, as equal answers must be
     prompts = Figure.mean(dict.fromkeys(keys, 1.0))
