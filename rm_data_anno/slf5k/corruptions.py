@@ -12,7 +12,7 @@ from text2grad.feedback import Feedback, verdict
 from text2grad.grounding import ground, trimmed
 from text2grad.tasks import Interval
 
-_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d+)*(?:\.\d+)?(?![\w.]*\d)")
 _NUMBER_WORDS = sorted(
     listed("two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty")
 )

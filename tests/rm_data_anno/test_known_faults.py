@@ -39,6 +39,11 @@ def test_an_exchange_changes_the_wrong_characters_and_no_others(kind):
         assert old in {"number": {"400"}, "name": {"sister", "March", "boss", "Robert", "mom"}}[kind]
 
 
+def test_the_comma_after_a_number_is_none_of_it():
+    made = spoilt("number", summary="She owes me 1,400, and denies it.")
+    assert made.text[made.wrong[1] :] == ", and denies it."
+
+
 def test_a_name_that_begins_a_sentence_is_left_alone():
     assert spoilt("name", summary="“Robert cut hours.” Robert said so. (No!) “Robert” lied.") is None
 
