@@ -102,12 +102,12 @@ def prepare(config: TestCaseConfig) -> None:
     save_records(output, records.like(kept))
     print(statistics({"run": tested, "kept": kept} if len(kept) < len(tested) else {"run": tested}))
     print(f"{len(kept)} records written to {output}")
-    say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {quoted(output)}")
     failed = save_failures(output, outcome.failures)
     if outcome.failures:
         print(f"{len(outcome.failures)} records could not be run: {failed}", file=sys.stderr)
     if len(outcome.failures) > config.max_failures * len(records):
         raise SystemExit(1)
+    say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {quoted(output)}")
 
 
 def _tested(record: Record, sandbox: Sandbox) -> dict[str, Any] | Exception:
@@ -147,11 +147,10 @@ def _drawn(graded: Any, ungraded: Any, config: TestCaseConfig) -> dict[str, Reco
     """Draw from ``graded`` by difficulty, then from ``ungraded``; both are mappings of records or `datasets` splits."""
     rng = random.Random(config.seed)
     picked: dict[str, Record] = {}
-    by_difficulty: dict[str, list] = {name: [] for name in DIFFICULTIES}
-    for key, difficulty in _difficulties(graded):
-        by_difficulty.setdefault(str(difficulty).lower(), []).append(key)
+    levels = [(key, str(difficulty).lower()) for key, difficulty in _difficulties(graded)]
     for name in DIFFICULTIES:
-        _add(picked, graded, rng.sample(by_difficulty[name], len(by_difficulty[name])), config.wanted[name], name)
+        keys = [key for key, level in levels if level == name]
+        _add(picked, graded, rng.sample(keys, len(keys)), config.wanted[name], name)
     keys = [key for key, _ in _difficulties(ungraded)]
     _add(picked, ungraded, rng.sample(keys, len(keys)), config.wanted["train"], "train")
     if not picked:
