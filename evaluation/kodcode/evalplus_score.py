@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.kodcode.evalplus_data import OVERRIDES, Dataset, load_problems
-from evaluation.kodcode.pass_at_k import pass_figures
+from evaluation.kodcode.pass_at_k import check_k, pass_figures
 from evaluation.optional_packages import optional_package
 from evaluation.results import ResultConfig, print_next_step, save_result
 from text2grad.configs import parse, setting
@@ -63,6 +63,7 @@ def main() -> None:
     optional_package("evalplus")
     problems = load_problems(config.dataset, config.data_path, config.base_only)
     samples = load_samples(config.samples, problems)
+    check_k(samples, config.k)
     key = fingerprint([samples, problems, config.base_only])
     kept = Path(f"{config.output_path}.evalplus-{key}.json")
     if kept.exists():
@@ -92,7 +93,7 @@ def load_samples(path: str, problems: Mapping[str, Any]) -> dict[str, list[str]]
     rows = load_json(path)
     samples: dict[str, list[str]] = {}
     for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not isinstance(row.get("solution"), str) or "task_id" not in row:
+        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("task_id", "solution")):
             raise InputError(f"{path}: line {number} lacks task_id or a solution that is a text; see EvalPlus' format")
         if row["task_id"] not in problems:
             raise InputError(f"{path}: line {number}: there is no problem {row['task_id']!r} in this dataset")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluation.kodcode.pass_at_k import pass_figures
+from evaluation.kodcode.pass_at_k import check_k, pass_figures
 from evaluation.measuring import (
     MeasureConfig,
     compare_and_save,
@@ -81,9 +81,10 @@ def evaluate_programs(config: ProgramEvaluationConfig) -> dict[str, Any]:
     """Measure, write ``config.output_path``, and return the result."""
     task = KodCode()
     records = load_measured_responses(config, task)
+    samples = grouped(records, prompt_of)
+    check_k(samples, config.k)
     sandbox = Sandbox(config.seconds, config.memory_mb, allow_unsafe=config.allow_unsafe)
     tested = run_unit_tests(records, config, sandbox)
-    samples = grouped(records, prompt_of)
     figures = pass_figures({name: [tested[key]["passed"] for key in keys] for name, keys in samples.items()}, config.k)
     by_critic, extra = critic_figures(config, records, task, sandbox)
     for name, figure in {"finished": share_finished(records), **by_critic}.items():

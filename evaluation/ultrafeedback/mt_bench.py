@@ -73,7 +73,8 @@ def load_judge_prompts(fastchat_path: str | None = None) -> dict[tuple[int, bool
 
     FastChat's place-holders are braces; its system prompt goes in front of the question.
     """
-    by_name = {row.get("name"): row for row in _rows(fastchat_path)} if fastchat_path else {}
+    rows = _rows(fastchat_path) if fastchat_path else []
+    by_name = {str(row.get("name")): row for row in rows if isinstance(row.get("prompt_template"), str)}
     prompts = {}
     for key, (file, name) in _PROMPTS.items():
         names = _names(*key)

@@ -11,7 +11,7 @@ import signal
 import pytest
 import torch
 
-from evaluation.results import figures_of, load_result
+from evaluation.results import load_result
 from evaluation.ultrafeedback import alpaca_outputs, mt_bench_answers
 from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, model_flags
 from evaluation.ultrafeedback.mt_bench import (
@@ -150,8 +150,6 @@ def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, 
     shown = [body["messages"][-1]["content"].split("## Model Outputs")[1] for body in server.requests]
     orders = [text.index("o" * 5) < text.index("r" * 5) for text in shown]
     assert 5 < sum(orders) < 25  # alpaca_eval draws which output stands first
-    for name, figure in figures_of(load_result(tmp_path / "r.json")).items():
-        assert figure.value() == pytest.approx(result["metrics"][name]["value"]), name
 
 
 @needs_alpaca
@@ -271,8 +269,6 @@ def test_grades_by_turn_and_category_with_references_where_mt_bench_has_them(fil
     assert metrics["score_turn_1"] == mean and metrics["score_turn_2"] == mean + 1
     assert {name: metrics[f"score_{name}"] - 0.5 for name in GRADES} == GRADES
     assert metrics["judge_failures"] == 0
-    for name, figure in figures_of(load_result(tmp_path / "r.json")).items():
-        assert figure.value() == pytest.approx(metrics[name]), name
     for body in server.requests:
         text = body["messages"][0]["content"]
         category, second = re.search(r"First (\w+) question", text)[1], "SECOND QUESTION" in text
@@ -324,6 +320,10 @@ def test_fastchats_own_prompts_can_be_used(files, tmp_path):
     with FaultServer(lambda body: "[[4]]") as server:
         result = graded(server, files, tmp_path / "r.json", judge_prompts=str(tmp_path / "prompts.jsonl"))
     assert result["metrics"]["score"]["value"] == 4
+    del rows[1]["prompt_template"]
+    save_json(tmp_path / "prompts.jsonl", rows)
+    with pytest.raises(InputError, match="lacks the prompt 'single-math-v1'"):
+        load_judge_prompts(str(tmp_path / "prompts.jsonl"))
 
 
 def test_the_last_grade_counts_and_what_is_none_is_refused():
