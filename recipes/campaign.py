@@ -138,6 +138,9 @@ class Campaign:
         save_json(out / COMMANDS, now)
         if not self._commands(commands, out / "log.txt", names):
             return False
+        if not (out / "result.json").is_file():
+            print(f"{out}: no command wrote result.json there; see `measure`", file=sys.stderr, flush=True)
+            return False
         with self.lock:
             self._figures()
         return True
@@ -220,6 +223,8 @@ def with_names(text: str, known: dict[str, Any]) -> str:
         return text.format(**known)
     except KeyError as error:
         raise InputError(f"{text}: there is no {{{error.args[0]}}}; the names are {', '.join(known)}") from None
+    except (ValueError, IndexError):
+        raise InputError(f"{text}: a brace that holds no name; write {{{{ and }}}} for braces") from None
 
 
 def over_seeds(figures: dict[str, Any], methods: list[str], metric: str) -> list[list[Any]]:

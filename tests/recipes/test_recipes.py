@@ -210,6 +210,14 @@ def test_a_failed_run_stops_no_other(tmp_path, capsys, monkeypatch):
     assert "there is no {ratee}; the names are" in said
 
 
+def test_a_run_without_a_result_and_a_lone_brace_are_told(tmp_path, capsys):
+    assert not campaign(tmp_path, measure=["true"]).run()
+    assert "base: no command wrote result.json there" in capsys.readouterr().err
+    for line in ("true }", "true {}"):
+        with pytest.raises(InputError, match="a brace that holds no name"):
+            campaign(tmp_path, prepare=[line]).run()
+
+
 @pytest.mark.parametrize(
     "settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"set": ["size"]}, {"methods": {"first": "--slow"}}]
 )
