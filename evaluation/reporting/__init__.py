@@ -1,1 +1,1 @@
-"""The report: run folders and result files in, one page out. Read in this order: runs, compare, story, page."""
+"""The report: run folders and result files in, one page out. Read runs, training, comparing, assemble, page."""

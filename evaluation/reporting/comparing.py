@@ -95,17 +95,17 @@ def _trivial(systems: list[str], results: list[dict[str, Any]], cells: dict[str,
     return {"metrics": names, "rows": rows}
 
 
-def primary(table: dict[str, Any]) -> str | None:
-    """The key of the metric that speaks first: the task's own, one of ``PRIMARY``, or the first with a direction."""
-    own = [metric["key"] for metric in table["metrics"] if metric["own"]]
-    ranked = [metric["key"] for name in PRIMARY for metric in table["metrics"] if metric["name"] == name]
-    directed = [metric["key"] for metric in table["metrics"] if wording(metric["name"]).better]
+def primary(table: dict[str, Any]) -> dict[str, Any] | None:
+    """The metric that speaks first: the task's own, one of ``PRIMARY``, or the first with a direction."""
+    own = [metric for metric in table["metrics"] if metric["own"]]
+    ranked = [metric for name in PRIMARY for metric in table["metrics"] if metric["name"] == name]
+    directed = [metric for metric in table["metrics"] if wording(metric["name"]).better]
     return next(iter(own + ranked + directed), None)
 
 
-def best_system(table: dict[str, Any], key: str) -> str | None:
+def best_system(table: dict[str, Any], metric: dict[str, Any]) -> str | None:
     """The system with the best change of a metric; None where nothing was paired with the baseline."""
-    sign = wording(key.split("/", 1)[1]).better or 1
+    key, sign = metric["key"], wording(metric["name"]).better or 1
     gains = {
         system: sign * cells[key]["change"]["difference"]
         for system, cells in table["cells"].items()

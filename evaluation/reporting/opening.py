@@ -15,10 +15,10 @@ from evaluation.results import grouped
 def headline(report: dict[str, Any]) -> dict[str, str]:
     """The first figure of the report: ``title`` with the value before and after, and ``deck``, what was compared."""
     for table in report["tables"]:
-        key = primary(table)
-        system = best_system(table, key) if key else None
-        if key and system:
-            words, change = wording(key.split("/", 1)[1]), table["cells"][system][key]["change"]
+        metric = primary(table)
+        system = best_system(table, metric) if metric else None
+        if metric and system:
+            words, change = wording(metric["name"]), table["cells"][system][metric["key"]]["change"]
             title = f"{words.label} {show(change['second'], words.style)} → {show(change['first'], words.style)}"
             deck = f"{table['task']}: {method_name(system)} against {method_name(table['baseline'])}"
             interval = show_interval(change["low"], change["high"], words.style, change=True)
