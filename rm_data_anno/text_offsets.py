@@ -38,8 +38,6 @@ def positions(text: str, convention: Convention) -> dict[int, int]:
 def interval(value: Mapping[str, Any], text: str, convention: Convention) -> Interval | None:
     """The characters that a span's ``start`` and ``end`` mean; None where they are not its ``text``."""
     start, end = value.get("start"), value.get("end")
-    if not all(type(each) is int for each in (start, end)):
-        return None
     known = positions(text, convention)
     if start not in known or end not in known or known[start] >= known[end]:
         return None
