@@ -233,7 +233,7 @@ def _feedback_pairs(config: WinRateConfig, task: Task) -> dict[str, Pair]:
 
 def _read(record: Record, key: str, path: str, task: Task) -> str | None:
     """A record's feedback as the judge reads it."""
-    if "predicted" not in record:
+    if not isinstance(record.get("predicted", ""), dict | None):
         raise InputError(f"{path}: record {key!r} has no feedback of a model ('predicted'); run 2_infer.py first")
     try:
         return None if record["predicted"] is None else _shown(task.fields.from_dict(record["predicted"]), task)

@@ -53,7 +53,7 @@ def ultrafeedback(row: Mapping[str, Any]) -> list[Record]:
             "critique": "",
         }
         for kind in ("chosen", "rejected")
-        if row[kind][-1]["content"].strip()
+        if row[kind] and row[kind][-1]["content"].strip()
     ]
 
 

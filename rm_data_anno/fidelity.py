@@ -101,7 +101,8 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
         poor, good = ({at for at, value in enumerate(values) if value * sign > 0} for sign in (-1, 1))
     else:
         poor, good = (_positions(intervals) for intervals in span_intervals(feedback, response, task))
-    annotation = record.get("annotation") or {}
+    annotation = record.get("annotation")
+    made = annotation if isinstance(annotation, Mapping) else {}  # by another program: nothing is known of it
     return {
         "good": feedback.good,
         "poor": feedback.poor,
@@ -109,8 +110,8 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
         "good_characters": len((good - poor) & judged),
         "poor_characters": len(poor & judged),
         "critique_words": len(feedback.critique.split()),
-        "validation": annotation.get("validation") or {},
-        "usage": annotation.get("usage") or {},
+        "validation": made.get("validation") or {},
+        "usage": made.get("usage") or {},
     }
 
 

@@ -39,10 +39,11 @@ def load_problems(dataset: Dataset, path: str | None = None, base_only: bool = F
         source = path or _released(dataset)
         rows = load_json(source)
     problems = {}
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
         missing = [name for name in _FIELDS if not isinstance(row, dict) or name not in row]
-        if missing:
-            raise InputError(f"{source}: problem {number} lacks {', '.join(missing)}; give a file in EvalPlus' format")
+        if missing or not isinstance(row["task_id"], str):
+            lacks = ", ".join(missing) or "a task_id that is a text"
+            raise InputError(f"{source}: problem {number} lacks {lacks}; give a file in EvalPlus' format")
         problems[row["task_id"]] = row
     if not problems:
         raise InputError(f"{source}: holds no problems")

@@ -92,7 +92,7 @@ def load_samples(path: str, problems: Mapping[str, Any]) -> dict[str, list[str]]
     """Programs by task id, in the order of the problems."""
     rows = load_json(path)
     samples: dict[str, list[str]] = {}
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
         if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("task_id", "solution")):
             raise InputError(f"{path}: line {number} lacks task_id or a solution that is a text; see EvalPlus' format")
         if row["task_id"] not in problems:

@@ -36,7 +36,8 @@ def load_questions(path: str) -> dict[str, dict[str, Any]]:
     questions = {}
     for number, row in enumerate(_rows(path), 1):
         turns = row.get("turns")
-        if "question_id" not in row or "category" not in row or not isinstance(turns, list) or len(turns) != 2:
+        named = "question_id" in row and isinstance(row.get("category"), str)
+        if not named or not isinstance(turns, list) or len(turns) != 2:
             raise InputError(
                 f"{path}: line {number} lacks question_id, category or two turns; give FastChat's question.jsonl"
             )

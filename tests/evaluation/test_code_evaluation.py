@@ -219,6 +219,7 @@ def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_pa
     [
         ([{"task_id": "HumanEval/999", "solution": ""}], ["--base_only"], "there is no problem 'HumanEval/999'"),
         ([{"task_id": "HumanEval/0"}], ["--base_only"], "line 1 lacks task_id or a solution"),
+        ([{"task_id": [], "solution": ""}], ["--base_only"], "line 1 lacks task_id or a solution"),
         ([{"task_id": "HumanEval/0", "solution": ""}], [], "no additional inputs"),
     ],
 )

@@ -294,5 +294,7 @@ def test_feedback_that_does_not_belong_together_is_refused(tmp_path):
     with FaultServer(likes_best) as server:
         with pytest.raises(InputError, match="another response"):
             compared(tmp_path, server, ["a"], ["b"], generated_summary="another")
+        with pytest.raises(InputError, match=r"theirs\.json: record 'r0' has no feedback of a model"):
+            compared(tmp_path, server, ["a"], ["b"], predicted=5)
         with pytest.raises(InputError, match="no response in common"):
             compared(tmp_path, server, [None], [None])

@@ -368,9 +368,10 @@ def test_fastchats_question_file_is_read(shared_data):
 
 
 def test_other_files_are_refused(tmp_path):
-    (tmp_path / "q.jsonl").write_text(json.dumps({"question_id": 1, "turns": ["one"]}) + "\n")
-    with pytest.raises(InputError, match=r"q\.jsonl: line 1 lacks"):
-        load_questions(str(tmp_path / "q.jsonl"))
+    for row in ({"question_id": 1, "turns": ["one"]}, {"question_id": 1, "category": [], "turns": ["one", "two"]}):
+        save_json(tmp_path / "q.jsonl", [row])
+        with pytest.raises(InputError, match=r"q\.jsonl: line 1 lacks"):
+            load_questions(str(tmp_path / "q.jsonl"))
     save_json(tmp_path / "two.jsonl", [{"question_id": 1, "choices": [{"turns": [a, a]}]} for a in "ab"])
     with pytest.raises(InputError, match=r"two\.jsonl: question 1 comes 2 times"):
         load_answers(str(tmp_path / "two.jsonl"))

@@ -54,6 +54,9 @@ def test_ultrafeedback_is_dealt_thirty_fifty_twenty(tmp_path):
     records = load_records(tmp_path / "parts" / "reward_model.json", get_task("ultrafeedback"))
     assert len(records) == 90 == about["parts"]["reward_model"]["records"]
     assert sorted({(r["is_chosen"], r["score"]) for r in records.values()}) == [(False, 2.0), (True, 8.0)]
+    save_json(tmp_path / "one.json", [{**binarized(1)[0], "chosen": []}])
+    (record,) = read_published(str(tmp_path / "one.json"), get_task("ultrafeedback"))
+    assert not record["is_chosen"]
 
 
 def test_a_number_that_is_asked_for_is_held_out_and_else_a_fifth(tmp_path):
