@@ -67,12 +67,6 @@ METHODS = {
     "critique_grpo": Method("Critique-GRPO", {**_ATTEMPTS, "learn": "critique_grpo"}),
     "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo"}),
 }
-_NOISE_LABELS = {
-    "drop": "spans lost",
-    "shift": "spans shifted",
-    "flip": "signs flipped",
-    "always": "phrases always misjudged",
-}
 
 
 def method_of(name: str) -> Method:
@@ -90,5 +84,5 @@ def method_of(name: str) -> Method:
             f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50"
         )
     clean = METHODS[base]
-    label = f"{_NOISE_LABELS[kind]}: {percent} %" + ("" if base == "text2grad" else f", {clean.label}")
+    label = f"{KINDS[kind]}: {percent} %" + ("" if base == "text2grad" else f", {clean.label}")
     return replace(clean, label=label, noise=(kind, int(percent) / 100), tuned_as=clean.tuned_as or base)
