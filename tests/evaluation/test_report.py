@@ -235,10 +235,9 @@ def test_what_a_task_measures_itself_comes_first(tmp_path):
     for system, passes in (("base", 0.0), ("verdict", 1.0)):
         values = {str(prompt): {"words": 9.0, "mean_delta": 0.5, "passes": passes} for prompt in range(8)}
         figures = {name: Figure.mean({key: row[name] for key, row in values.items()}) for name in values["0"]}
-        save_result(
-            tmp_path / f"{system}.json", task="slf5k", benchmark="slf5k", system=system, figures=figures,
-            responses=dict.fromkeys(values, "An answer."), settings={}, extra={},
-        )  # fmt: skip
+        config = ResultConfig(system=system, output_path=str(tmp_path / f"{system}.json"))
+        responses = dict.fromkeys(values, "An answer.")
+        save_result(config, "", task="slf5k", benchmark="slf5k", figures=figures, responses=responses)
     report, *_ = assemble([], load_results([str(tmp_path / f"{system}.json") for system in ("base", "verdict")]))
     assert report["headline"]["title"] == "passes 0.000 → 1.000" and report["headline"]["deck"].endswith("higher")
     assert next(metric["name"] for metric in report["tables"][0]["metrics"] if metric["main"]) == "passes"
