@@ -47,7 +47,8 @@ def by_step(record: Record, task: Task) -> Record:
             if label < 0:  # a right step with the text of a wrong one would be wrong, too: neighbours tell them apart
                 wrong += [text[places[0][0] : places[-1][1]]] if {*pieces} & {*right} else pieces
     whole = Feedback(feedback.critique, good=[] if task.is_code else right, poor=wrong)
-    return task.with_feedback(record, whole, {**record.get("annotation", {}), "unit": "step"})
+    about = record.get("annotation")  # null, say, in tables of which some rows have one
+    return task.with_feedback(record, whole, {**(about if isinstance(about, dict) else {}), "unit": "step"})
 
 
 @command

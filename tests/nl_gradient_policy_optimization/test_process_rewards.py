@@ -124,6 +124,7 @@ def test_step_labels_are_annotations_of_whole_steps():
 
 def test_a_broken_annotation_is_named_and_records_without_one_are_left_out(tmp_path, refused, capsys):
     told = {"post": POSTS[0], "generated_summary": "It ends.", "good_spans": ["ends"], "poor_spans": []}
+    told["annotation"] = None
     bare = {"post": POSTS[1], "generated_summary": "So it goes."}
     flags = {"task": "slf5k", "data_path": tmp_path / "in.json", "output_path": tmp_path / "out.json"}
     save_json(tmp_path / "in.json", {"a": {**told, "good_spans": "ends"}, "b": bare})
