@@ -4,11 +4,11 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from nl_gradient_policy_optimization.run_record import RUN_FILE, config_of
+from nl_gradient_policy_optimization.run_record import config_of
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
 from text2grad.journal.checksums import save_checksums
-from text2grad.journal.run_folder import changes_shown
+from text2grad.journal.run_folder import RUN_FILE, changes_shown
 from text2grad.models import base_of, card_header, card_loading
 from text2grad.records import load_json, save_text
 from text2grad.tasks import Task

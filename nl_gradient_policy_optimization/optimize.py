@@ -26,7 +26,7 @@ from nl_gradient_policy_optimization.observers.metrics import Metrics
 from nl_gradient_policy_optimization.policy import REFERENCE_ADAPTER, PolicyScorer
 from nl_gradient_policy_optimization.rewards import CriticRewards, RewardSource
 from nl_gradient_policy_optimization.rollouts import METRICS_FILE, ROLLOUTS_FILE, encode_prompt
-from nl_gradient_policy_optimization.run_record import RUN_FILE, continued, describe
+from nl_gradient_policy_optimization.run_record import continued, describe
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from nl_gradient_policy_optimization.weights import unsharded, without_dropout
 from text2grad.configs import TaskConfig, parse
@@ -35,7 +35,7 @@ from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import joined, load_price
 from text2grad.errors import InputError, command
-from text2grad.journal.run_folder import claimed
+from text2grad.journal.run_folder import RUN_FILE, claimed
 from text2grad.models import (
     base_model,
     base_of,

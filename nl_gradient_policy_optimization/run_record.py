@@ -21,7 +21,6 @@ from text2grad.records import fingerprint, load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
-RUN_FILE = "run.json"
 _LENGTH = {
     "epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit",
 }  # fmt: skip

@@ -43,11 +43,12 @@ from nl_gradient_policy_optimization.rollouts import (
     rounded,
     shown,
 )
-from nl_gradient_policy_optimization.run_record import RUN_FILE, changed_at
+from nl_gradient_policy_optimization.run_record import changed_at
 from nl_gradient_policy_optimization.schedule import total_steps
 from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
 from text2grad.errors import InputError, Interrupted
+from text2grad.journal.run_folder import RUN_FILE
 from text2grad.losses.kl import KLController
 from text2grad.prompts import POLICY_PROMPT, load_prompt
 from text2grad.records import load_json, save_text

@@ -29,7 +29,7 @@ from text2grad.grounding import ground
 from text2grad.journal import finetuning
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.finetuning import begin
-from text2grad.journal.run_folder import claimed, lasting_name
+from text2grad.journal.run_folder import RUN_FILE, claimed, lasting_name
 from text2grad.models import (
     base_of,
     is_adapter,
@@ -44,7 +44,6 @@ from text2grad.records import Records, check_writable, fingerprint, load_json, s
 from text2grad.tasks import Task, get_task, settings_of_task
 from text2grad.tasks.commands import quoted, say_next, stage_command
 
-RUN_FILE = "run.json"
 _EXAMPLES = 16
 _LIBRARIES = ("text2grad", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers")
 

@@ -17,7 +17,7 @@ from text2grad.critics.reward_model.prompt import completion_ids
 from text2grad.errors import InputError
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.finetuning import begin, train
-from text2grad.journal.run_folder import changes_shown, claimed
+from text2grad.journal.run_folder import RUN_FILE, changes_shown, claimed
 from text2grad.journal.settings import TrainingSettings
 from text2grad.models import (
     base_of,
@@ -36,7 +36,7 @@ from text2grad.records import fingerprint, load_json, save_json, save_text
 from text2grad.tasks import Task, get_task
 from text2grad.tasks.commands import say_next
 
-RUN_FILE, RESULT_FILE = "run.json", "result.json"
+RESULT_FILE = "result.json"
 _LOADING_SCALAR = """## Loading it
 
 ```python
@@ -73,7 +73,7 @@ class FineTuning(TrainingSettings):
             self.optimizer = "adamw" if self.deepspeed else "adafactor"
         if self.optimizer == "adafactor":
             self.optim = "adafactor"
-        check_sharding("adafactor" if self.optim == "adafactor" else self.optimizer, str(self.deepspeed or ""))
+        check_sharding(self.optim, str(self.deepspeed or ""))
         self.set_for("max_length", None, "nothing is cut; --max_prompt_tokens and --max_new_tokens leave long ones out")
         super().__post_init__()
 
