@@ -158,10 +158,8 @@ class NLGradientTrainer:
             pending = self.take_rollouts(step)
         with self.pauses.droppable(self.drop, common=True):
             batch = self.algorithm.on_batch(self.take_feedback(pending))
-        # 3 token rewards: zeros for a rollout without feedback
-        batch.rewards = total_rewards(self.algorithm.token_rewards(batch), batch.kl, self.kl.coef) * batch.mask
-        # 4 advantages
-        batch.advantages, batch.returns = self.algorithm.advantages(batch), self.algorithm.returns(batch)
+        # 3 token rewards, 4 advantages
+        self.credit(batch)
         # 5 updates
         updates = self.learner.update(self.algorithm.to_learn(batch), step, self.total_steps)
         return self.finish(step, batch, updates)
@@ -198,6 +196,15 @@ class NLGradientTrainer:
                 tqdm.write(f"no feedback on {rollout.id}: {given.error}")
         batch.receive(feedback)
         check_failures(feedback, self.config, self.rewards.name, self.reduce)
+
+    # 3 token rewards, 4 advantages
+
+    def credit(self, batch: Batch) -> Batch:
+        """What each token earns, which is 0 in a rollout without feedback, and its advantage."""
+        earned = self.algorithm.token_rewards(batch)
+        batch.rewards = total_rewards(earned, batch.kl, self.kl.coef) * batch.mask
+        batch.advantages, batch.returns = self.algorithm.advantages(batch), self.algorithm.returns(batch)
+        return batch
 
     # Measures and logs
 

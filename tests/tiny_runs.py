@@ -16,7 +16,6 @@ from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback, e
 from nl_gradient_policy_optimization.trainer import NLGradientTrainer
 from tests.processes import ROOT, flags
 from tests.tiny import tiny_model
-from text2grad.advantages import total_rewards
 from text2grad.journal.checksums import checksums
 from text2grad.records import fingerprint, save_json
 
@@ -69,15 +68,7 @@ def ready_batch(trainer: NLGradientTrainer, rollouts: Sequence[Rollout]) -> Batc
     """Sampled rollouts as a step has them before its updates: scored, judged, with advantages."""
     batch = trainer.collector.score(rollouts)
     trainer.receive(batch, trainer.rewards(batch.rollouts))
-    return credited(trainer, trainer.algorithm.on_batch(batch))
-
-
-def credited(trainer: NLGradientTrainer, batch: Batch) -> Batch:
-    """The batch with token rewards and advantages."""
-    deltas = trainer.algorithm.token_rewards(batch)
-    batch.rewards = total_rewards(deltas, batch.kl, trainer.kl.coef) * batch.mask
-    batch.advantages, batch.returns = trainer.algorithm.advantages(batch), trainer.algorithm.returns(batch)
-    return batch
+    return trainer.credit(trainer.algorithm.on_batch(batch))
 
 
 def _sign(token: int) -> float:

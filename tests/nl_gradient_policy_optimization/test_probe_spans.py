@@ -10,7 +10,7 @@ import torch
 from nl_gradient_policy_optimization import probe_spans
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.probe_spans import ALONE, METHODS, ProbeSettings, table
-from tests.tiny_runs import ScriptedRewards, SpokenRewards, credited, tiny_config, tiny_flags
+from tests.tiny_runs import ScriptedRewards, SpokenRewards, tiny_config, tiny_flags
 from text2grad.errors import InputError
 
 SPANS = "verdict and spans"
@@ -89,7 +89,7 @@ def test_the_verdict_is_the_runs(tmp_path):
 def test_a_methods_advantages_are_those_of_its_own_run(tmp_path, found, label):
     name, settings = METHODS[label]
     own = prepare("slf5k", tiny_config(tmp_path, algorithm=name, **settings, **GROUPS), SpokenRewards())
-    torch.testing.assert_close(found[label], credited(own, probe_spans.feedback(own, 1)).advantages)
+    torch.testing.assert_close(found[label], own.credit(probe_spans.feedback(own, 1)).advantages)
 
 
 def test_the_gradient_is_that_of_an_update(tmp_path):

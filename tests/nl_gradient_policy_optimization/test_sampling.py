@@ -13,7 +13,7 @@ from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.vllm_server import SamplerError
 from tests.tiny import tiny_model
-from tests.tiny_runs import ScriptedRewards, credited, ready_batch, rows, tiny_config
+from tests.tiny_runs import ScriptedRewards, ready_batch, rows, tiny_config
 from tests.vllm_servers import StandIn
 from text2grad.errors import InputError
 from text2grad.models import load_model
@@ -99,7 +99,7 @@ def test_the_value_head_learns_the_rewards_to_come_where_asked(tmp_path):
         trainer = prepare("slf5k", config, ScriptedRewards())
         batch = ready_batch(trainer, next(trainer.collector.sample(["post-0"])))
         batch.values = torch.full_like(batch.values, 3.0)
-        found[target] = credited(trainer, batch).returns[0]
+        found[target] = trainer.credit(batch).returns[0]
     rewards = batch.rewards[0].tolist()
     expected = [sum(0.5 ** (k - t) * rewards[k] for k in range(t, len(rewards))) for t in range(len(rewards))]
     assert found["rewards"].tolist() == pytest.approx(expected, abs=1e-6)
