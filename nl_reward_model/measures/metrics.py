@@ -78,8 +78,8 @@ def reward_model_metrics(rows: Mapping[str, Record], task: Task, tokenizer: PreT
     """
     items = pair_feedback(rows, task, tokenizer)
     prompts = [task.prompt(row) for row in rows.values()]
-    truths = [labels(item, item.truth, task, tokenizer) for item in items]
-    predictions = [labels(item, item.predicted, task, tokenizer) for item in items]
+    truths = [labels(item, item.truth, task) for item in items]
+    predictions = [labels(item, item.predicted, task) for item in items]
     compared = [match_record(item, task, truth) for item, truth in zip(items, truths, strict=True)]
     critiques = [(item.predicted.critique if item.predicted else "", item.truth.critique) for item in items]
     read = [(item.predicted, item.truth) for item in items if item.predicted]

@@ -15,6 +15,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.records import Records, load_records
 from text2grad.tasks import Interval, Record, Task
+from text2grad.token_rewards import tokens_in
 from text2grad.token_text import token_spans
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ class PairedFeedback:
     """One response with the feedback of its annotation and of the reward model.
 
     Attributes:
-        ids, text, tokens: the response as a tokenizer has it; ``tokens`` are each id's characters in ``text``.
+        text, tokens: the response as a tokenizer has it; ``tokens`` are each id's characters in ``text``.
+        counted: the tokens that can get a reward.
         predicted: the model's; None where its text could not be read, and ``error`` then says why.
     """
 
-    record_id: str
-    ids: list[int]
     text: str
     tokens: list[Interval]
+    counted: list[int]
     truth: Feedback
     predicted: Feedback | None
     error: str = ""
@@ -66,7 +67,7 @@ def load_feedback_rows(path: str | Path, task: Task) -> Records:
 def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedTokenizerBase) -> list[PairedFeedback]:
     """Rows (of :func:`load_feedback_rows`) with their feedback read and their responses tokenised."""
     result = []
-    for record_id, row in rows.items():
+    for row in rows.values():
         truth = task.feedback(row)
         assert truth is not None  # else load_feedback_rows refuses it
         predicted, problem = None, row.get("parse_error") or "no feedback"
@@ -76,5 +77,7 @@ def pair_feedback(rows: Mapping[str, Record], task: Task, tokenizer: PreTrainedT
             except FeedbackError as error:
                 problem = str(error)
         ids = tokenizer(task.response(row), add_special_tokens=False)["input_ids"]
-        result.append(PairedFeedback(record_id, ids, *token_spans(ids, tokenizer), truth, predicted, problem))
+        text, tokens = token_spans(ids, tokenizer)
+        counted = tokens_in(task.rewarded(text), text, tokens)
+        result.append(PairedFeedback(text, tokens, counted, truth, predicted, problem))
     return result

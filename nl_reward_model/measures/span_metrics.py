@@ -91,8 +91,7 @@ def match_record(item: PairedFeedback, task: Task, true_labels: np.ndarray) -> d
     Args:
         true_labels: of the tokens that count (:func:`nl_reward_model.measures.token_metrics.labels`).
     """
-    counted = tokens_in(task.rewarded(item.text), item.text, item.tokens)
-    label_of = dict(zip(counted, true_labels.tolist(), strict=True))
+    label_of = dict(zip(item.counted, true_labels.tolist(), strict=True))
     result = {}
     for slot in SLOTS:
         truth = places_of(getattr(item.truth, slot), item.text, task)

@@ -3,10 +3,8 @@
 Everything follows from one count per record: how many tokens with each true label got each predicted label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +12,7 @@ from nl_reward_model.measures.paired_feedback import PairedFeedback
 from text2grad.feedback import Feedback
 from text2grad.statistics import Combine, bootstrap, paired_difference
 from text2grad.tasks import Task
-from text2grad.token_rewards import scheme_of, token_rewards, tokens_in
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from text2grad.token_rewards import rewards_on, scheme_of
 
 LABELS = (1, 0, -1)
 NO_LABEL = 2
@@ -29,15 +24,12 @@ PLACEMENTS = 20  # of the shuffled spans of each record
 _ROUNDING = 1e-12  # a variance below this share of the mean square is none
 
 
-def labels(
-    item: PairedFeedback, feedback: Feedback | None, task: Task, tokenizer: PreTrainedTokenizerBase
-) -> np.ndarray:
+def labels(item: PairedFeedback, feedback: Feedback | None, task: Task) -> np.ndarray:
     """The label of each token that can get a reward; int, [tokens]. The others are left out."""
-    inside = tokens_in(task.rewarded(item.text), item.text, item.tokens)
     if feedback is None:
-        return np.full(len(inside), NO_LABEL)
-    rewards = token_rewards(item.ids, tokenizer, feedback, task, scheme_of(feedback))
-    return np.sign(np.array(rewards.values)[inside]).astype(int) if inside else np.zeros(0, dtype=int)
+        return np.full(len(item.counted), NO_LABEL)
+    values = rewards_on(item.text, item.tokens, feedback, task, scheme_of(feedback)).values
+    return np.sign([values[token] for token in item.counted]).astype(int)
 
 
 def confusion(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:

@@ -87,8 +87,8 @@ def test_token_figures_agree_with_slow_labels_and_scikit_learn(task_name, family
     truth = [slow_labels(item, item.truth, task) for item in items]
     predicted = [slow_labels(item, item.predicted, task) for item in items]
     for item, true, guess in zip(items, truth, predicted, strict=True):
-        assert labels(item, item.truth, task, tokenizer).tolist() == true
-        assert labels(item, item.predicted, task, tokenizer).tolist() == guess
+        assert labels(item, item.truth, task).tolist() == true
+        assert labels(item, item.predicted, task).tolist() == guess
     true, guess = [x for row in truth for x in row], [x for row in predicted for x in row]
     got = reward_model_metrics(rows, task, tokenizer)["tokens"]
     precision, recall, f1, support = precision_recall_fscore_support(true, guess, labels=list(LABELS), zero_division=0)
@@ -266,7 +266,7 @@ def test_duplicate_predictions_count_once_as_exact():
     row = task.with_feedback({"post": "p", "generated_summary": "one two three"}, Feedback("c", ["two"], []), {})
     row["predicted"] = {"textual_feedback": "c", "good_spans": ["two", "two"], "poor_spans": []}
     item = pair_feedback({"r": row}, task, tokenizer)[0]
-    matching = match_record(item, task, labels(item, item.truth, task, tokenizer))["good"]
+    matching = match_record(item, task, labels(item, item.truth, task))["good"]
     assert (matching.exact, matching.partial, matching.same) == (1, 1, 2)
 
 
