@@ -48,7 +48,7 @@ def load_feedback_rows(path: str | Path, task: Task) -> Records:
     """
     rows = load_records(path, task)
     for record_id, row in rows.items():
-        if "predicted" not in row:
+        if not isinstance(row.get("predicted", ""), dict | None):
             raise InputError(
                 f"{path}: record {record_id!r} has no feedback of a model ('predicted'); run 2_infer.py first"
             )

@@ -288,9 +288,10 @@ def test_the_script_writes_figures_and_takes_the_older_flags(tmp_path, run_scrip
 
 def test_files_that_cannot_be_compared_are_refused(tmp_path):
     task = get_task("slf5k")
-    save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s"}})
-    with pytest.raises(InputError, match="no feedback of a model"):
-        load_feedback_rows(tmp_path / "bare.json", task)
+    for told in ({}, {"predicted": '{"textual_feedback": "Fine."}'}):  # the second is a table's
+        save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s", **told}})
+        with pytest.raises(InputError, match="no feedback of a model"):
+            load_feedback_rows(tmp_path / "bare.json", task)
     save_json(tmp_path / "bare.json", {"a": {"post": "p", "generated_summary": "s", "predicted": None}})
     with pytest.raises(InputError, match="no annotation"):
         load_feedback_rows(tmp_path / "bare.json", task)
