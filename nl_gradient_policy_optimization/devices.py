@@ -8,7 +8,6 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from accelerate.utils import InitProcessGroupKwargs
 
@@ -71,19 +70,14 @@ def check_shared_folder(folder: str | Path) -> None:
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    marks = [Path(folder) / f".shared-{uuid.uuid4().hex}"]
+    names = [f".shared-{uuid.uuid4().hex}"]
     if dist.get_rank() == 0:
-        marks[0].parent.mkdir(parents=True, exist_ok=True)
-        marks[0].touch()
-    names: list[str] = [marks[0].name]
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else None
-    dist.broadcast_object_list(names, device=device)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / names[0]).touch()
+    dist.broadcast_object_list(names)
     mark, end = Path(folder) / names[0], time.monotonic() + _FOLDER_SECONDS
-    while (
-        not mark.exists()
-        and time.monotonic() < end
-        and dist.get_world_size() > int(os.environ.get("LOCAL_WORLD_SIZE", 0))
-    ):
+    one_machine = dist.get_world_size() == int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+    while not (mark.exists() or one_machine or time.monotonic() > end):
         time.sleep(0.5)
     seen: list[tuple[bool, str]] = [(False, "")] * dist.get_world_size()
     dist.all_gather_object(seen, (mark.exists(), socket.gethostname()))

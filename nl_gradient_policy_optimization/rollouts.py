@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from text2grad.errors import InputError
 from text2grad.models import chat_ids
-from text2grad.records import load_json
+from text2grad.records import load_json, save_bytes
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.safety.gate import shown as quoted
 from text2grad.tasks import Interval, Record, Task
@@ -170,9 +170,7 @@ class StepLog:
             )
         self.count = len(kept)
         if kept != lines:
-            temporary = self.path.with_name(f".{self.path.name}.tmp")
-            temporary.write_bytes(b"".join(kept))
-            os.replace(temporary, self.path)
+            save_bytes(self.path, b"".join(kept))
 
     def append(self, rows: Iterable[dict[str, Any]]) -> None:
         lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows]

@@ -106,8 +106,6 @@ class VLLMServer:
         while True:
             try:
                 answer = ask()
-            except SamplerError:
-                raise
             except _RefusedError as error:
                 raise SamplerError(f"{self.name} refuses the request: {error}") from None
             except (_AwayError, UnreadableError, KeyError, TypeError, AttributeError) as error:
@@ -203,8 +201,7 @@ class VLLMServerSampler:
                 name = [f"text2grad-{run}-{content.hexdigest()[:16]}"]
                 shutil.rmtree(self.folder / name[0], ignore_errors=True)
                 os.replace(partial, self.folder / name[0])
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(name)
+        broadcast_object_list(name)
         if self.accelerator.is_main_process:  # no rank samples with the older ones any more
             for old in self.folder.iterdir():
                 if old.name != name[0]:
