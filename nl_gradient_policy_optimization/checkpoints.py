@@ -33,9 +33,7 @@ class Checkpoints:
         """The newest whole checkpoint and its state; the main process looks, and tells the others."""
         if self._found is None:
             found: list[Any] = [self._look()] if self.accelerator.is_main_process else [None]
-            if self.accelerator.num_processes > 1:
-                broadcast_object_list(found)
-            self._found = found[0]
+            self._found = broadcast_object_list(found)[0]
         folder, state, _ = self._found
         return (folder, state) if folder else None
 

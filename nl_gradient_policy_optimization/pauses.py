@@ -7,6 +7,7 @@ from typing import TypeVar
 import torch
 from accelerate import Accelerator
 
+from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.errors import InputError, Interrupted, StopRunError
 from text2grad.journal.interruption import Interruption
 
@@ -14,15 +15,11 @@ T = TypeVar("T")
 
 
 class Pauses(Interruption):
-    """The signals that came to any rank.
+    """The signals that came to any rank."""
 
-    Args:
-        on_all_ranks: an exception that all ranks raise together.
-    """
-
-    def __init__(self, accelerator: Accelerator, on_all_ranks: type[Exception]):
+    def __init__(self, accelerator: Accelerator):
         super().__init__()
-        self.accelerator, self.on_all_ranks = accelerator, on_all_ranks
+        self.accelerator = accelerator
         self.alone = accelerator.num_processes == 1
 
     @contextmanager
@@ -36,7 +33,7 @@ class Pauses(Interruption):
             with self.at_once() if self.alone else nullcontext():
                 yield
         except (InputError, StopRunError, KeyboardInterrupt) as error:
-            if self.alone or common or isinstance(error, self.on_all_ranks):
+            if self.alone or common or isinstance(error, SamplerError):  # which all ranks raise together
                 save()
             raise
 

@@ -45,7 +45,6 @@ from nl_gradient_policy_optimization.rollouts import (
 )
 from nl_gradient_policy_optimization.run_record import changed_at
 from nl_gradient_policy_optimization.schedule import total_steps
-from nl_gradient_policy_optimization.vllm_server import SamplerError
 from text2grad.advantages import total_rewards
 from text2grad.errors import InputError, Interrupted
 from text2grad.journal.run_folder import RUN_FILE
@@ -91,7 +90,7 @@ class NLGradientTrainer:
         self.kl = KLController(config.kl_coef, config.kl_target, config.kl_horizon)
         self.metrics_log = StepLog(self.run / METRICS_FILE)
         self.rollout_log = StepLog(self.run / ROLLOUTS_FILE)
-        self.pauses = Pauses(accelerator, SamplerError)
+        self.pauses = Pauses(accelerator)
         self.finished_steps = self.saved_steps = self.rollout_count = 0
         self.ahead: PendingRollouts | None = None  # the next step's rollouts, with ``rollouts_ahead``
         self.ahead_file = f"ahead-rank{accelerator.process_index}.pt"
@@ -144,9 +143,7 @@ class NLGradientTrainer:
         found = [""]
         if self.accelerator.is_main_process:
             found = [next(filter(None, (observer.stop_reason() for observer in self.observers)), "")]
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(found)
-        return found[0]
+        return broadcast_object_list(found)[0]
 
     def step(self, step: int) -> dict[str, float]:
         """One step of algorithm 4, logged; returns its metrics."""
@@ -227,7 +224,7 @@ class NLGradientTrainer:
         return metrics
 
     def log(self, metrics: dict[str, float], rows: list[dict[str, Any]], show: bool) -> None:
-        rows = gather_object(rows) if self.accelerator.num_processes > 1 else rows
+        rows = gather_object(rows)
         tracked = {name: value for name, value in metrics.items() if name != "step"}
         self.accelerator.log(tracked, step=int(metrics["step"]))
         if self.accelerator.is_main_process:
