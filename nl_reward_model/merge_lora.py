@@ -14,6 +14,7 @@ from text2grad.configs import check_given, parse, setting
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import InputError, command
 from text2grad.models import base_of, is_adapter, load_model, merge_adapter
+from text2grad.prompts import POLICY_PROMPT
 from text2grad.records import check_folder, check_writable, load_json, save_text
 from text2grad.tasks.commands import SERVE, quoted, say_next, stage_command
 
@@ -32,7 +33,7 @@ class MergeConfig:
 
 
 def merge(config: MergeConfig) -> None:
-    """Write the merged model, its tokenizer, and what says how to ask it (prompt and description).
+    """Write the merged model, its tokenizer, and what says how to ask it (prompt and description, a policy's words).
 
     Raises:
         InputError: no adapter there, or not one of this base; or files where the model goes.
@@ -57,7 +58,7 @@ def merge(config: MergeConfig) -> None:
         print(f"{adapter}: fits its base; nothing written (--merge_and_save False)")
         return
     print(f"merged model: {output}")
-    for name in (DESCRIPTION_FILE, PROMPT_FILE):
+    for name in (DESCRIPTION_FILE, PROMPT_FILE, POLICY_PROMPT):
         if (adapter / name).is_file():
             shutil.copyfile(adapter / name, output / name)
     if (adapter / DESCRIPTION_FILE).is_file():

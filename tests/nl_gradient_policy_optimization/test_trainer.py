@@ -18,6 +18,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
 from nl_gradient_policy_optimization.schedule import learning_rate_share
+from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import run_ranks
 from tests.tiny_runs import (
     STAGE,
@@ -31,6 +32,7 @@ from tests.tiny_runs import (
 )
 from text2grad.errors import InputError
 from text2grad.models.answering import LocalPolicy, SamplingConfig
+from text2grad.prompts import carried_words
 from text2grad.records import load_records
 
 METRICS = {
@@ -115,6 +117,8 @@ def test_the_words_that_ask_the_policy_are_a_file_that_goes_with_it(tmp_path, ca
     assert chats and all(chat.startswith("For $5, and in one line:\n") for chat in chats)
     for name in ("policy_prompt.txt", "tokenizer.json", "chat_template.jinja"):  # an adapter's base may lack the two
         assert (kept / name).read_bytes() == (run.run / "policy" / name).read_bytes()
+    merge(MergeConfig(model=str(kept), output_dir=str(tmp_path / "merged")))
+    assert carried_words(str(tmp_path / "merged"))
     (tmp_path / "ask.txt").write_text("In one line, please.")
     with pytest.raises(InputError, match=r"ask.txt: lacks \$\{prompt\}"):
         optimize("slf5k", replace(config, output_dir=str(tmp_path / "other")), ScriptedRewards())
