@@ -125,29 +125,22 @@ class PolicyScorer(nn.Module):
             if kl is not None:
                 with self._as_reference() as reference:
                     reference_hidden = _hidden_states(reference, input_ids, attention_mask, length)[chosen]
-            ref_logprobs = divergence = None
             options = {"base": base, "entropy": entropy, "top_k": top_k}
+            own = hidden[chosen]
             if kl == "full":
-                pair = [hidden[chosen], reference_hidden, targets, *asked]
-                logprobs, entropies, ref_logprobs, divergence, *extra = self._in_chunks(
-                    self._against_reference, pair, **options
-                )
+                found = self._in_chunks(self._against_reference, [own, reference_hidden, targets, *asked], **options)
+            elif torch.is_grad_enabled() and not (entropy or top_k or asked) and _frozen(base):
+                logprobs = _WithGradient.apply(own, targets, partial(self._statistics, **options), self.chunk)
+                found = {"logprobs": logprobs, "entropy": torch.zeros_like(logprobs)}
             else:
-                wanted = [hidden[chosen], targets, *asked]
-                if torch.is_grad_enabled() and not (entropy or top_k or asked) and _frozen(base):
-                    logprobs = _WithGradient.apply(*wanted, partial(self._statistics, **options), self.chunk)
-                    entropies, extra = torch.zeros_like(logprobs), []
-                else:
-                    logprobs, entropies, *extra = self._in_chunks(self._statistics, wanted, **options)
-                if kl is not None:
-                    pair = [reference_hidden, targets]
-                    with self._as_reference() as reference:
-                        ref_logprobs, _ = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
-                    divergence = sampled_kl(kl, logprobs, ref_logprobs)
-            per_token = {"logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl": divergence}
-            names = [name for name, wanted in (("top_ids", top_k), ("at", asked)) if wanted]
-            per_token |= zip(names, extra, strict=True)
-            columns = {name: _scatter(values, chosen) for name, values in per_token.items() if values is not None}
+                found = self._in_chunks(self._statistics, [own, targets, *asked], **options)
+            if kl is not None and kl != "full":
+                pair = [reference_hidden, targets]
+                with self._as_reference() as reference:
+                    theirs = self._in_chunks(self._statistics, pair, base=reference, entropy=False)
+                found["ref_logprobs"] = theirs["logprobs"]
+                found["kl"] = sampled_kl(kl, found["logprobs"], found["ref_logprobs"])
+            columns = {name: _scatter(values, chosen) for name, values in found.items()}
             return Scores(hidden=(hidden * chosen[..., None]).detach(), **columns)
 
     def _states(self, base: PreTrainedModel, inputs: tuple[Tensor, Tensor], length: int, keep: bool) -> Tensor:
@@ -177,7 +170,7 @@ class PolicyScorer(nn.Module):
             with self.model.disable_adapter():
                 yield self.model.get_base_model()
 
-    def _in_chunks(self, function: Callable, tensors: list[Tensor], **options) -> tuple[Tensor, ...]:
+    def _in_chunks(self, function: Callable, tensors: list[Tensor], **options) -> dict[str, Tensor]:
         count = -(-len(tensors[0]) // self.chunk)
         if most := self._most_chunks(count):
             pieces = list(zip(*(tensor.tensor_split(most) for tensor in tensors), strict=True))
@@ -185,7 +178,8 @@ class PolicyScorer(nn.Module):
             pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
         recompute = torch.is_grad_enabled() and len(pieces) > 1
         call = partial(checkpoint, function, use_reentrant=False) if recompute else function
-        return tuple(torch.cat(parts) for parts in zip(*(call(*piece, **options) for piece in pieces), strict=True))
+        parts = [call(*piece, **options) for piece in pieces]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _most_chunks(self, count: int) -> int:
         """The largest ``count`` of all ranks, where ZeRO-3 shards the head; else 0.
@@ -207,18 +201,20 @@ class PolicyScorer(nn.Module):
         base: PreTrainedModel,
         entropy: bool,
         top_k: int = 0,
-    ) -> tuple[Tensor, ...]:
-        """``[N, H], [N] -> [N], [N]``: log-probability of the targets, and entropy; the rest as in :meth:`forward`."""
+    ) -> dict[str, Tensor]:
+        """``[N, H], [N] -> [N]`` of :class:`Scores`: log-probability of the targets, entropy, and what is asked for."""
         logits = self._tempered(_head(base)(hidden))
         logprobs = -F.cross_entropy(logits, targets, reduction="none")
-        extra: tuple[Tensor, ...] = (logits.topk(min(top_k, logits.shape[-1])).indices,) if top_k else ()
-        entropies = torch.zeros_like(logprobs)
+        found = {"logprobs": logprobs, "entropy": torch.zeros_like(logprobs)}
+        if top_k:
+            found["top_ids"] = logits.topk(min(top_k, logits.shape[-1])).indices
         if entropy or at is not None:
             normaliser = logits.logsumexp(-1, keepdim=True)
-            extra += (logits.gather(-1, at) - normaliser,) if at is not None else ()
+            if at is not None:
+                found["at"] = logits.gather(-1, at) - normaliser
             if entropy:
-                entropies = normaliser.squeeze(-1) - expectation(torch.exp(logits - normaliser), logits)
-        return logprobs, entropies, *extra
+                found["entropy"] = normaliser.squeeze(-1) - expectation(torch.exp(logits - normaliser), logits)
+        return found
 
     def _against_reference(
         self,
@@ -230,17 +226,24 @@ class PolicyScorer(nn.Module):
         base: PreTrainedModel,
         entropy: bool,
         top_k: int = 0,
-    ) -> tuple[Tensor, ...]:
-        """``[N, H], [N, H], [N] -> 4 x [N]``: :meth:`_statistics`, the reference's log-probability, the full KL."""
+    ) -> dict[str, Tensor]:
+        """``[N, H], [N, H], [N] -> [N]``: :meth:`_statistics`, the reference's log-probability, the full KL."""
         log_probs = self._tempered(_head(base)(hidden)).log_softmax(-1)
         plain = self._reference[0] is None and type(base.get_output_embeddings()) is nn.Linear  # without an adapter
         with nullcontext(base) if plain else self._as_reference() as reference:
             ref_log_probs = self._tempered(_head(reference)(reference_hidden)).log_softmax(-1)
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
-        entropies = -expectation(log_probs.exp(), log_probs) if entropy else torch.zeros_like(logprobs)
-        extra: tuple[Tensor, ...] = (log_probs.topk(min(top_k, log_probs.shape[-1])).indices,) if top_k else ()
-        extra += (log_probs.gather(-1, at),) if at is not None else ()
-        return logprobs, entropies, ref_logprobs, full_kl(log_probs, ref_log_probs), *extra
+        found = {
+            "logprobs": logprobs,
+            "entropy": -expectation(log_probs.exp(), log_probs) if entropy else torch.zeros_like(logprobs),
+            "ref_logprobs": ref_logprobs,
+            "kl": full_kl(log_probs, ref_log_probs),
+        }
+        if top_k:
+            found["top_ids"] = log_probs.topk(min(top_k, log_probs.shape[-1])).indices
+        if at is not None:
+            found["at"] = log_probs.gather(-1, at)
+        return found
 
     def _tempered(self, logits: Tensor) -> Tensor:
         return logits if self.temperature == 1 else logits / self.temperature
@@ -297,7 +300,7 @@ def _frozen(base: PreTrainedModel) -> bool:
 
 
 class _WithGradient(torch.autograd.Function):
-    """``[N, H], [N] -> [N]``: one number a row, and at once its gradient to the row's states.
+    """``[N, H], [N] -> [N]``: a row's log-probability, and at once its gradient to the row's states.
 
     So the vocabulary's scores are neither kept for the backward pass nor computed again in it.
     """
@@ -308,7 +311,7 @@ class _WithGradient(torch.autograd.Function):
         for states, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
             with torch.enable_grad():
                 states = states.detach().requires_grad_()
-                number, *_ = function(states, wanted)
+                number = function(states, wanted)["logprobs"]
                 gradients += torch.autograd.grad(number.sum(), states)
             numbers.append(number.detach())
         ctx.save_for_backward(torch.cat(gradients))
