@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Any, Protocol
 
 import torch
@@ -160,14 +160,12 @@ def mean_feedback(votes: Sequence[RolloutFeedback]) -> RolloutFeedback:
     valid = [vote for vote in votes if vote.error is None]
     if len(valid) < 2:
         return valid[0] if valid else votes[0]
-    rewards, deltas = (
-        [sum(column) / len(valid) for column in zip(*rows, strict=True)]
-        for rows in ([vote.rewards for vote in valid], [vote.labels for vote in valid])
-    )
+    rewards = [fmean(column) for column in zip(*(vote.rewards for vote in valid), strict=True)]
+    deltas = [fmean(column) for column in zip(*(vote.labels for vote in valid), strict=True)]
     scores = [vote.score for vote in valid if vote.score is not None]
-    score = sum(scores) / len(scores) if scores else None
     lacks = median_low(len(vote.missing) for vote in valid)
     missing = next(vote.missing for vote in valid if len(vote.missing) == lacks)
+    score = fmean(scores) if scores else None
     return replace(valid[0], rewards=rewards, deltas=deltas, score=score, missing=missing)
 
 

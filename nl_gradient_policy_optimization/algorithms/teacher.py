@@ -168,18 +168,17 @@ class Teacher(Text2Grad):
         taught = batch.extra["taught"].double()
         labels, gap = batch.deltas.double() * taught[:, None], gaps(batch).double()
         good, poor = labels > 0, labels < 0
-        kept = self.taught_labels(labels, gap).abs()
-        sums = [good.sum(), poor.sum(), gap[good].sum(), gap[poor].sum(), (labels * gap > 0).sum(), kept.sum()]
-        sums += [labels.abs().sum(), (1 - taught).sum()]
-        goods, poors, gap_good, gap_poor, agree, kept_sum, total, unread = self.run.reduce(
-            torch.stack([each.double() for each in sums])
-        ).tolist()
+
+        def total(values: Tensor) -> float:
+            return float(self.run.reduce(values.double().sum()))
+
+        size, kept = total(labels.abs()), total(self.taught_labels(labels, gap).abs())
         return {
-            "teacher/gap_good": gap_good / max(goods, 1),
-            "teacher/gap_poor": gap_poor / max(poors, 1),
-            "teacher/agreement": agree / max(goods + poors, 1),
-            "teacher/kept": kept_sum / total if total else 1.0,
-            "teacher/unread": unread,
+            "teacher/gap_good": total(gap[good]) / max(total(good), 1),
+            "teacher/gap_poor": total(gap[poor]) / max(total(poor), 1),
+            "teacher/agreement": total(labels * gap > 0) / max(total(good | poor), 1),
+            "teacher/kept": kept / size if size else 1.0,
+            "teacher/unread": total(1 - taught),
         }
 
     # The average of the policy's weights
