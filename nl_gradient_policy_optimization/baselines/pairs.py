@@ -69,7 +69,7 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     task = get_task(config.task)
     check_output(config.output_path)
     records = load_records(config.data_path, task, responses=None)
-    people = [pair for key, record in records.items() if (pair := by_person(key, record, task)) is not None]
+    people = [pair for key in records if (pair := by_person(key, records, task)) is not None]
     compared = [*{(each.prompt, each.chosen, each.rejected): each for each in people}.values()]  # of several samples
     rest = records.like({key: record for key, record in records.items() if not _is_comparison(record)})
     for key, record in rest.items():
@@ -89,13 +89,17 @@ def make_pairs(config: PairsConfig) -> list[Pair]:
     return pairs
 
 
-def by_person(key: str, record: Record, task: Task) -> Pair | None:
+def by_person(key: str, records: Records, task: Task) -> Pair | None:
     """The pair of a record that holds a person's comparison of two summaries."""
+    record = records[key]
     if not _is_comparison(record):
         return None
-    preferred = record["comparison_preference"].strip()[-1:].upper()
+    told = record["comparison_preference"]
+    preferred = told.strip()[-1:].upper()
     if preferred not in ("A", "B"):
-        raise InputError(f"record {key!r}: comparison_preference is {record['comparison_preference']!r}, not A or B")
+        raise InputError(
+            f"{records.path}: record {key!r}: comparison_preference is {told!r}, not A or B; correct or remove it"
+        )
     first, second = (record[name] for name in (_SUMMARIES if preferred == "A" else _SUMMARIES[::-1]))
     differ = first != second and first.strip() and second.strip()
     return Pair(key, task.prompt(record), first, second, 1.0, 0.0, "person") if differ else None

@@ -121,6 +121,10 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
     (tmp_path / "pairs.json.journal.jsonl").unlink()
     del critic.variant  # what costs nothing may have changed
     assert make_pairs(config) == made and len(critic.judged) == asked + 2 + asked
+    rows["e"]["comparison_preference"] = "neither"
+    save_json(tmp_path / "in.json", rows)
+    with pytest.raises(InputError, match=r"in\.json: record 'e': .* 'neither', not A or B; correct or remove it"):
+        make_pairs(config)
 
 
 def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
