@@ -35,7 +35,7 @@ from text2grad.endpoints import is_endpoint
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import joined, load_price
 from text2grad.errors import InputError, command
-from text2grad.journal.run_folder import RUN_FILE, claimed
+from text2grad.journal.run_folder import RUN_FILE, claimed, first_rank
 from text2grad.models import (
     base_model,
     base_of,
@@ -337,7 +337,7 @@ def short_enough(
             f"{config.data_path}: every prompt is longer than --max_prompt_tokens {config.max_prompt_tokens} "
             f"(the shortest has {min(lengths.values())}); raise it"
         )
-    if len(kept) < len(records):
+    if len(kept) < len(records) and first_rank():
         left_out = [key for key in records if key not in kept]
         shown = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
         print(f"{len(left_out)} of {len(records)} prompts are longer than --max_prompt_tokens: left out ({shown})")

@@ -16,7 +16,7 @@ from evaluation.generate import GenerateConfig, generate
 from nl_gradient_policy_optimization import schedule
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
-from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare
+from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare, short_enough
 from nl_gradient_policy_optimization.schedule import learning_rate_share
 from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import run_ranks
@@ -279,11 +279,16 @@ def test_settings_that_cannot_work_are_refused(tmp_path, settings, message):
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_long_prompts_are_left_out_and_named(tmp_path, capsys):
+def test_long_prompts_are_left_out_and_named(tmp_path, monkeypatch, capsys):
     trainer = prepare("slf5k", tiny_config(tmp_path, max_prompt_tokens=130), ScriptedRewards())
     assert 0 < len(trainer.collector.records) < 5
     said = capsys.readouterr().out
     assert f"{5 - len(trainer.collector.records)} of 5 prompts are longer" in said and "(post-3)" in said
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host"}.items():
+        monkeypatch.setenv(name, value)
+    config = replace(trainer.config, max_prompt_tokens=110)
+    kept = short_enough(trainer.collector.records, trainer.task, trainer.tokenizer, config)
+    assert len(kept) == 2 and not capsys.readouterr().out  # the first rank says it
 
 
 def test_learning_rate_schedules():
