@@ -345,31 +345,22 @@ def updates(folder: Path, stage: int | None, settings: dict) -> list[dict[str, t
     return [load_file(folder / name / "policy" / "adapter_model.safetensors") for name in ("one", "two")]
 
 
-def check_same_update(one: Path, two: Path, atol: float = 1e-5) -> dict[str, float]:
+def check_same_update(one: Path, two: Path) -> dict[str, float]:
     """The weights and figures of two runs of one step agree up to rounding; returns the figures."""
     first, second = (untimed(run / "metrics.jsonl")[0] for run in (one, two))
     assert second == {name: pytest.approx(value, rel=2e-4, abs=1e-6) for name, value in first.items()}
     for name in ("policy/adapter_model.safetensors", "value_head.safetensors"):
         expected, found = (load_file(run / "checkpoint-1" / name) for run in (one, two))
-        torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     return first
 
 
-@pytest.mark.parametrize(
-    ("stage", "settings"),
-    [
-        (None, {"optimizer": "adafactor"}),
-        (None, TEACHER),
-        pytest.param(2, {"optimizer": "adamw"}, marks=pytest.mark.slow),
-        pytest.param(3, {"optimizer": "adamw"}, marks=pytest.mark.slow),
-    ],
-    ids=["ddp-adafactor", "ddp-teacher", "zero2-adamw", "zero3-adamw"],
-)
-def test_two_ranks_make_the_update_of_one(tmp_path, stage, settings):
-    _, two = updates(tmp_path, stage, settings)
+@pytest.mark.parametrize("settings", [{"optimizer": "adafactor"}, TEACHER], ids=["adafactor", "teacher"])
+def test_two_ranks_make_the_update_of_one(tmp_path, settings):
+    """Without DeepSpeed; with it, see the next two."""
+    _, two = updates(tmp_path, None, settings)
     assert any(tensor.abs().max() > 1e-3 for name, tensor in two.items() if "lora_B" in name)
-    # Of a step of 0.01: AdamW divides by |g|, so rounding shows where g is small.
-    first = check_same_update(tmp_path / "one", tmp_path / "two", 3e-5 if stage == 3 else 1e-5)
+    first = check_same_update(tmp_path / "one", tmp_path / "two")
     assert first["critic/failures"] == 1
     if settings == TEACHER:
         assert first["teacher/unread"] == 2 and first["teacher/loss"] > 0
