@@ -227,7 +227,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
         if name not in {benchmark.name for benchmark in benchmarks}:
             raise InputError(f"--only {name} needs {needs[name]}")
     status, results, not_run = 0, [], []
-    done: list[Command] = []
+    ran: dict[str, int] = {}  # exit statuses: some benchmarks begin with the same command
     for benchmark in benchmarks:
         if benchmark.name in skip or (only and benchmark.name not in only):
             continue
@@ -237,9 +237,11 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
             continue
         code = 0
         for arguments in benchmark.commands:
-            if arguments not in done and (code := _run(arguments)):
+            line = quoted(*arguments)
+            if line not in ran:
+                ran[line] = _run(arguments)
+            if code := ran[line]:
                 break
-            done.append(arguments)
         if code:
             not_run.append(f"{benchmark.name}: failed, see its message above")
             status = code

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peft import PeftModel
+from safetensors import SafetensorError
 
 from nl_reward_model.card import reward_model_card
 from text2grad.configs import check_given, parse, setting
@@ -49,11 +50,13 @@ def merge(config: MergeConfig) -> None:
             merge_adapter(str(adapter), output, base)
         else:
             PeftModel.from_pretrained(load_model(base or base_of(str(adapter))), str(adapter))
-    except (RuntimeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, SafetensorError) as error:
         trained = load_json(adapter / "adapter_config.json").get("base_model_name_or_path")
-        raise InputError(f"{adapter}: does not fit {base or 'its base'}; it was trained from {trained}") from error
+        raise InputError(
+            f"{adapter}: is damaged, or does not fit {base or 'its base'}; it was trained from {trained}"
+        ) from error
     if not config.merge_and_save:
         print(f"{adapter}: fits its base; nothing written (--merge_and_save False)")
         return

@@ -172,10 +172,11 @@ def test_a_benchmark_that_fails_does_not_stop_the_next_one(tmp_path, capfd):
     broken = suite.Benchmark("one", [["-c", "raise SystemExit('broken')"], ["-c", "print('later')"]], tmp_path / "one")
     killed = suite.Benchmark("big", [["-c", "import os; os.kill(os.getpid(), 9)"]], tmp_path / "big")
     whole = suite.Benchmark("two", [["-c", "print('measured')"]], tmp_path / "two")
-    assert suite.run_suite(suite.SuiteConfig("s", str(tmp_path)), [killed, broken, whole], {}) == 1
+    again = suite.Benchmark("three", broken.commands, tmp_path / "three")  # which is not run again
+    assert suite.run_suite(suite.SuiteConfig("s", str(tmp_path)), [killed, broken, again, whole], {}) == 1
     told = capfd.readouterr()
     assert told.err == "broken\n" and "later" not in told.out and "measured" in told.out
-    assert all(f"did not run: {name}: failed" in told.out for name in ("big", "one"))
+    assert all(f"did not run: {name}: failed" in told.out for name in ("big", "one", "three"))
     assert f"result: {tmp_path}/two\n" in told.out
 
 

@@ -1,10 +1,12 @@
 """Training a reward model: the right loss, a folder that explains itself, exact resume after whatever happens."""
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -87,6 +89,10 @@ def test_the_folder_explains_itself(tmp_path):
     card = (tmp_path / "merged" / "README.md").read_text()
     assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
     assert f"\n{SERVE} MERGED --served-model-name" in card and (ROOT / SERVE.removeprefix("bash ")).is_file()
+    os.truncate(folder / "adapter_model.safetensors", 500)
+    for into in (True, False):
+        with pytest.raises(InputError, match="reward_model: is damaged"):
+            merge(replace(merging, output_dir=str(tmp_path / "again"), merge_and_save=into))
 
 
 def test_a_prompt_may_show_more_of_a_record_while_training_too(tmp_path):
