@@ -124,7 +124,8 @@ class Campaign:
         given = self.config.methods[method]
         about = given if isinstance(given, dict) else {"flags": given}
         out = self.folder / (method if method == BASE else f"{method}-seed{seed}")
-        names = {"seed": seed, "name": out.name, "out": str(out), "flags": about.get("flags") or ""}
+        names = {"seed": seed, "name": out.name, "out": str(out)}
+        names["flags"] = with_names(about.get("flags") or "", {**self.names, **names})
         names["policy"] = with_names(about.get("policy", "{out}/train/policy"), {**self.names, **names})
         names["against"] = (
             "" if method == BASE else f"--compare_with {shlex.quote(str(self.folder / BASE / 'result.json'))}"

@@ -104,7 +104,7 @@ figure = {"value": value, "low": value, "high": value}
 less = {"pass@1": {"difference": 0.25, "low": 0, "high": 0.5, "p": 0.5}}
 compared = {} if out.name == "base" else {"compared_with": {"system": "base", "differences": less}}
 result = {"metrics": {"pass@1": figure}, "errors": {"TypeError": 1}, **compared}
-result["threads"] = os.environ["OMP_NUM_THREADS"]
+result |= {"threads": os.environ["OMP_NUM_THREADS"], "flags": sys.argv[3:4]}
 (out / "result.json").write_text(json.dumps(result))
 """
 
@@ -114,7 +114,7 @@ def campaign(folder: Path, seconds: float = 0, **settings) -> Campaign:
     (folder / "seconds.txt").write_text(str(seconds))
     about = {"sizes": {"size": 1}, "prepare": ["python -c pass {data}"], "train": ["python -c pass {policy} {seed}"]}
     about["measure"] = [f"python {folder}/stub.py {{out}} 0.{{size}} {{flags}} {{against}}"]
-    about["methods"] = {"base": {"train": [], "policy": "{model}"}, "first": "--slow", "second": "--fast"}
+    about["methods"] = {"base": {"train": [], "policy": "{model}"}, "first": "--slow={size}", "second": "--fast"}
     given = {"data_path": "data.json", "output_dir": str(folder / "my run"), "model": "m", "seeds": [1, 2]}
     return Campaign(CampaignConfig(**{**about, **given, **settings}))
 
@@ -125,6 +125,7 @@ def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsy
     assert order == ["base", "first-seed1", "second-seed1", "first-seed2", "second-seed2"]
     figures = load_json(tmp_path / "my run/figures.json")
     assert list(figures) == order and figures["base"]["metrics"]["pass@1"]["value"] == 0.7
+    assert load_json(tmp_path / "my run/first-seed2/result.json")["flags"] == ["--slow=7"]
     shown = capsys.readouterr().out
     assert "first-seed1   0.700 [0.700, 0.700]  0.250 [0.000, 0.500]" in shown
     with pytest.raises(InputError, match=r"base: begun with other settings .* 0.7.* then, .* 0.1.* now"):
