@@ -17,7 +17,7 @@ from tabulate import tabulate
 from text2grad.configs import TaskConfig, parse, setting
 from text2grad.errors import InputError, command
 from text2grad.feedback import FeedbackError
-from text2grad.records import load_records
+from text2grad.records import annotation_of, load_records
 from text2grad.tasks import Interval, Record, Task, get_task
 from text2grad.token_rewards import rewards_on, span_intervals
 
@@ -101,8 +101,7 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
         poor, good = ({at for at, value in enumerate(values) if value * sign > 0} for sign in (-1, 1))
     else:
         poor, good = (_positions(intervals) for intervals in span_intervals(feedback, response, task))
-    annotation = record.get("annotation")
-    made = annotation if isinstance(annotation, Mapping) else {}  # by another program: nothing is known of it
+    made = annotation_of(record)
     return {
         "good": feedback.good,
         "poor": feedback.poor,

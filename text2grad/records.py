@@ -249,6 +249,12 @@ def generation_of(record: Record) -> dict[str, Any]:
     return made if isinstance(made, dict) else {}
 
 
+def annotation_of(record: Record) -> dict[str, Any]:
+    """How the feedback was made; empty where nothing says so, or another program says it in other words."""
+    made = record.get("annotation")
+    return made if isinstance(made, dict) else {}
+
+
 def prompt_of(record_id: str) -> str:
     """The prompt of a record: ``evaluation/generate.py`` numbers several answers to one as ``ID@0``, ``ID@1``, …"""
     return _SAMPLE.sub("", record_id)

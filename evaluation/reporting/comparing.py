@@ -48,7 +48,7 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
     systems = list(dict.fromkeys(result["system"] for result in results))
     chosen = next((name for name in (baseline, *BASELINES) if name in systems), systems[0])
     systems.sort(key=lambda system: system != chosen)
-    metrics: dict[str, dict[str, Any]] = {}
+    main, metrics = {*PRIMARY, *SHOWN}, dict[str, dict[str, Any]]()
     cells: dict[str, dict[str, Any]] = {system: {} for system in systems}
     for benchmark in dict.fromkeys(result["benchmark"] for result in results):
         pooled = {system: pool(groups[benchmark, system]) for system in systems if (benchmark, system) in groups}
@@ -59,20 +59,20 @@ def _table(task: str, results: list[dict[str, Any]], baseline: str | None) -> di
             for name in stored[0]["metrics"]:
                 key = f"{benchmark}/{name}"
                 own = benchmark == task and not wording(name).better and name not in known_metrics()
-                metrics.setdefault(key, {"benchmark": benchmark, "name": name, "own": own})
+                about = {"benchmark": benchmark, "name": name, "own": own, "main": own or name in main}
+                metrics.setdefault(key, {"key": key, **about})
                 cell = figures[name].summary() if name in figures else _as_stored(stored, name)
                 change = differences.get(name)
                 if change and change["difference"] is not None:
                     cell["change"] = {**change, "verdict": verdict(change, wording(name).better)}
                 cells[system][key] = cell
-    order = sorted(metrics, key=lambda key: (metrics[key]["benchmark"] != results[0]["benchmark"], _rank(metrics[key])))
-    main, shared = {*PRIMARY, *SHOWN}, _prompts(results, systems[0])
-    about = [{"key": key, **metrics[key]} for key in order]
+    listed = sorted(metrics.values(), key=lambda each: (each["benchmark"] != results[0]["benchmark"], _rank(each)))
+    shared = _prompts(results, systems[0])
     return {
         "task": task,
         "baseline": chosen,
         "systems": [_about(system, results, shared) for system in systems],
-        "metrics": [{**metric, "main": metric["own"] or metric["name"] in main} for metric in about],
+        "metrics": listed,
         "cells": cells,
         "trivial": _trivial(systems, results, cells),
     }

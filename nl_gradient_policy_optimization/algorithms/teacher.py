@@ -168,17 +168,24 @@ class Teacher(Text2Grad):
         taught = batch.extra["taught"].double()
         labels, gap = batch.deltas.double() * taught[:, None], gaps(batch).double()
         good, poor = labels > 0, labels < 0
-
-        def total(values: Tensor) -> float:
-            return float(self.run.reduce(values.double().sum()))
-
-        size, kept = total(labels.abs()), total(self.taught_labels(labels, gap).abs())
+        counted = {
+            "good": good,
+            "poor": poor,
+            "gap_good": gap[good],
+            "gap_poor": gap[poor],
+            "agree": labels * gap > 0,
+            "size": labels.abs(),
+            "kept": self.taught_labels(labels, gap).abs(),
+            "unread": 1 - taught,
+        }
+        sums = torch.stack([each.double().sum() for each in counted.values()])
+        total = dict(zip(counted, self.run.reduce(sums).tolist(), strict=True))
         return {
-            "teacher/gap_good": total(gap[good]) / max(total(good), 1),
-            "teacher/gap_poor": total(gap[poor]) / max(total(poor), 1),
-            "teacher/agreement": total(labels * gap > 0) / max(total(good | poor), 1),
-            "teacher/kept": kept / size if size else 1.0,
-            "teacher/unread": total(1 - taught),
+            "teacher/gap_good": total["gap_good"] / max(total["good"], 1),
+            "teacher/gap_poor": total["gap_poor"] / max(total["poor"], 1),
+            "teacher/agreement": total["agree"] / max(total["good"] + total["poor"], 1),
+            "teacher/kept": total["kept"] / total["size"] if total["size"] else 1.0,
+            "teacher/unread": total["unread"],
         }
 
     # The average of the policy's weights

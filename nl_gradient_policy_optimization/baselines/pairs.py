@@ -29,7 +29,7 @@ from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.journal import Outcome
 from text2grad.models import load_tokenizer
-from text2grad.records import Records, check_output, generation_of, load_json, load_records, save_json
+from text2grad.records import Records, annotation_of, check_output, generation_of, load_json, load_records, save_json
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import quoted, say_next
 from text2grad.token_rewards import scheme_of, token_rewards
@@ -148,10 +148,8 @@ def _said(critic: Critic, record: Record, task: Task) -> Feedback | None:
 
     Others cost nothing, and may have changed since.
     """
-    about, variant = record.get("annotation"), getattr(critic, "variant", None)
-    if not variant or not isinstance(about, dict):
-        return None
-    theirs = (about.get("annotator"), about.get("prompt")) == (critic.name, variant)
+    about, variant = annotation_of(record), getattr(critic, "variant", None)
+    theirs = variant and (about.get("annotator"), about.get("prompt")) == (critic.name, variant)
     with suppress(FeedbackError):
         return task.feedback(record) if theirs and task.response(record).strip() else None
     return None

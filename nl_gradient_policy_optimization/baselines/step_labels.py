@@ -17,7 +17,7 @@ from text2grad.configs import TaskConfig, parse, setting
 from text2grad.critics.reward_model.examples import load_annotated
 from text2grad.errors import command
 from text2grad.feedback import Feedback
-from text2grad.records import check_output, save_records
+from text2grad.records import annotation_of, check_output, save_records
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import quoted, say_next, stage_command
 
@@ -47,8 +47,7 @@ def by_step(record: Record, task: Task) -> Record:
             if label < 0:  # a right step with the text of a wrong one would be wrong, too: neighbours tell them apart
                 wrong += [text[places[0][0] : places[-1][1]]] if {*pieces} & {*right} else pieces
     whole = Feedback(feedback.critique, good=[] if task.is_code else right, poor=wrong)
-    about = record.get("annotation")  # null, say, in tables of which some rows have one
-    return task.with_feedback(record, whole, {**(about if isinstance(about, dict) else {}), "unit": "step"})
+    return task.with_feedback(record, whole, {**annotation_of(record), "unit": "step"})
 
 
 @command

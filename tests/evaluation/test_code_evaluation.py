@@ -13,6 +13,7 @@ from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_progra
 from evaluation.kodcode.pass_at_k import pass_at_k
 from evaluation.results import load_result
 from tests.fault_server import FaultServer
+from text2grad.configs import check_values
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
@@ -95,6 +96,8 @@ def test_questions_without_tests_or_with_few_samples_are_refused_before_any_test
     path = kodcode_file(tmp_path / "p.json", {"a": [RIGHT]})
     with pytest.raises(InputError, match="--k 2: a problem has only 1 samples; generate more with --num_samples"):
         evaluate_programs(config(tmp_path, path, k=[1, 2]))
+    with pytest.raises(InputError, match="--k must be above 0, not 0"):
+        check_values(config(tmp_path, path, k=[0]))
     records = load_json(path)
     del records["a@0"]["test"]
     save_json(path, records)
