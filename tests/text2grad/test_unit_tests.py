@@ -172,6 +172,46 @@ def test_changed_in_place():
     assert run_tests(code, tests, box).passed
 
 
+def test_objects_of_the_tests_stay_themselves_and_compare_as_their_class_does(box):
+    code = """import copy
+
+def cyclic(node):
+    seen = set()
+    while node and node not in seen:
+        seen.add(node)
+        node._seen, node = len(seen), node.next
+    return bool(node) and node._seen == 1
+
+def most(items): return max(items), f"{items[0]} of {items}"
+def counts(items): return [sum(item == other for other in items) for item in {item: 0 for item in items}]
+def renamed(item):
+    item = copy.deepcopy(item)
+    item.next = "other"
+    return item
+"""
+    tests = """from dataclasses import dataclass
+from solution import counts, cyclic, most, renamed
+
+class Node:
+    def __init__(self, next=None): self.next = next
+    def __lt__(self, other): return self.next < other.next
+    def __repr__(self): return f"N{self.next}"
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+
+def test_it():
+    ring, numbers = Node(), [Node(2), Node(5), Node(3)]
+    ring.next = Node(ring)
+    assert cyclic(ring) and not cyclic(Node(Node())) and not hasattr(ring, "_seen")
+    assert most(numbers) == (numbers[1], "N2 of [N2, N5, N3]") and most(numbers)[0] is numbers[1]
+    assert counts([Point(1), Point(2), Point(1)]) == [2, 1]
+    assert (renamed(numbers[0]).next, numbers[0].next) == ("other", 2)
+"""
+    assert run_tests(code, tests, box).passed
+
+
 def test_an_error_about_a_file_names_the_file(box):
     tests = """import pytest
 from solution import first

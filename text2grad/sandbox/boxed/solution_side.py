@@ -16,7 +16,7 @@ import sys
 from types import ModuleType
 
 import following
-from wire import BINARY, DEEPEST, PLAIN, Pipes, WireDecoder, WireEncoder, WireError
+from wire import BINARY, DEEPEST, PLAIN, SAYINGS, Pipes, WireDecoder, WireEncoder, WireError
 
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
 
@@ -76,8 +76,17 @@ class CallbackIterator(Callback):
         return self._side.ask({"do": "next", "x": self._number})
 
 
+def _asked(name: str):
+    """A special method that asks the tests."""
+
+    def ask(self, *arguments):
+        return self._side.ask({"do": name, "x": self._number}, arguments)
+
+    return ask
+
+
 class CallbackObject(Callback):
-    """An object of a class that the tests define: its public attributes, nothing more."""
+    """An object of a class that the tests define: its public attributes, and what it says of itself."""
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -85,7 +94,20 @@ class CallbackObject(Callback):
         return self._side.ask({"do": "getattr", "x": self._number}, (name,))
 
     def __setattr__(self, name, value):
-        self._side.ask({"do": "setattr", "x": self._number}, (name, value))
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            self._side.ask({"do": "setattr", "x": self._number}, (name, value))
+
+    def __copy__(self):
+        return self._side.ask({"do": "copy", "x": self._number})
+
+    def __deepcopy__(self, _):
+        return self._side.ask({"do": "deepcopy", "x": self._number})
+
+
+for _name in SAYINGS:
+    setattr(CallbackObject, f"__{_name}__", _asked(_name))
 
 
 _CALLBACKS = {"x": Callback, "xi": CallbackIterator, "xo": CallbackObject}
@@ -98,6 +120,7 @@ class Side:
         self.pipes = pipes
         self.objects: list[object] = []  # by handle; alive, so that no id is used twice
         self.handles: dict[int, int] = {}
+        self.callbacks: dict[int, Callback] = {}  # by number: what the tests hand over twice is one object here, too
         self.module: ModuleType | None = None
         self.follower: following.Follower | None = None
         self.output = {"out": _captured("stdout"), "err": _captured("stderr")}
@@ -139,7 +162,10 @@ class Side:
     def value(self, told: list) -> object:
         tag, *rest = told
         if tag in _CALLBACKS:
-            return _CALLBACKS[tag](self, rest[0])
+            number = rest[0]
+            if number not in self.callbacks:
+                self.callbacks[number] = _CALLBACKS[tag](self, number)
+            return self.callbacks[number]
         if tag == "o":
             return self.objects[rest[0]]
         raise WireError(f"an unknown tag {tag!r}")

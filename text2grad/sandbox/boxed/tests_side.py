@@ -5,8 +5,11 @@ compare is compared here. What is no plain value is a :class:`Remote` (``remotes
 what the tests ask it without telling what they expect.
 """
 
+import builtins
+import copy
 import importlib
 import io
+import operator
 import os
 import sys
 import types
@@ -20,6 +23,7 @@ from wire import (
     BINARY,
     BUILTIN_TYPES,
     PLAIN,
+    SAYINGS,
     Pipes,
     TooLargeError,
     UncrossableError,
@@ -33,6 +37,9 @@ _LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "pl
 _REACHING = (getattr, setattr, delattr, vars, compile, input, breakpoint, str.format, str.format_map)
 _PROTOCOLS = {f"__{name}__" for name in ("len", "iter", "getitem", "contains", "enter", *BINARY)}
 """What the solution cannot ask of an object of the tests': it would seem to have none."""
+_OF_ITSELF = {"copy": copy.copy, "deepcopy": copy.deepcopy} | {
+    name: getattr(operator if hasattr(operator, name) else builtins, name) for name in SAYINGS
+}
 _MADE = (types.UnionType, types.GetSetDescriptorType, types.MemberDescriptorType, memoryview)
 _PLAIN_NAMES = {kind.__name__ for kind in PLAIN}
 
@@ -50,7 +57,8 @@ class Conversation:
 
     def __init__(self, pipes: Pipes, names: Names, say):
         self.pipes, self.names, self.say = pipes, names, say
-        self.given: list[object] = []  # callables and iterators of the tests, by number
+        self.given: list[object] = []  # callables, iterators and objects of the tests, by number
+        self.numbers: dict[int, int] = {}  # of what was given, by id
         self.remotes: dict[int, object] = {}
         self.classes: dict[int, type] = {}
         self.marks: set[str] = set()
@@ -139,6 +147,8 @@ class Conversation:
             return next(given)
         if do in ("getattr", "setattr") and _is_mine(given) and arguments and not str(arguments[0]).startswith("_"):
             return (getattr if do == "getattr" else setattr)(given, *arguments)
+        if do in _OF_ITSELF and _is_mine(given):
+            return _OF_ITSELF[do](given, *arguments)
         raise WireError("a question that is none")
 
     def handle(self, value: object) -> list:
@@ -155,11 +165,10 @@ class Conversation:
             raise UncrossableError(f"the tests hand over a {type(value).__name__}")
         if hasattr(type(value), "assertEqual"):
             raise UncrossableError("the tests hand over a test case")
-        for number, given in enumerate(self.given):
-            if given is value:
-                return [kind, number]
-        self.given.append(value)
-        return [kind, len(self.given) - 1]
+        number = self.numbers.setdefault(id(value), len(self.given))
+        if number == len(self.given):
+            self.given.append(value)
+        return [kind, number]
 
     def value(self, told: list) -> object:
         tag, *rest = told

@@ -25,6 +25,8 @@ BUILTIN_TYPES = {name: kind for name, kind in vars(__import__("builtins")).items
 BINARY = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
 )  # fmt: skip
+SAYINGS = ("eq", "ne", "lt", "le", "gt", "ge", "hash", "str", "repr", "bool")
+"""What the solution may ask an object of the tests' of itself, as it does by comparing, printing or storing it."""
 PLAIN = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 _RAW = "biufc"  # numpy's kinds of numbers, which cross as bytes
 _FACTORIES = {kind.__name__: kind for kind in (*PLAIN, bool)}  # what a defaultdict may make: it crosses again
