@@ -182,18 +182,19 @@ def cyclic(node):
         node._seen, node = len(seen), node.next
     return bool(node) and node._seen == 1
 
-def most(items): return max(items), f"{items[0]} of {items}"
+def most(items): return max(items), f"{items[0]} of {items}", callable(items[0])
 def counts(items): return [sum(item == other for other in items) for item in {item: 0 for item in items}]
 def renamed(item):
     item = copy.deepcopy(item)
     item.next = "other"
+    del item.last
     return item
 """
     tests = """from dataclasses import dataclass
 from solution import counts, cyclic, most, renamed
 
 class Node:
-    def __init__(self, next=None): self.next = next
+    def __init__(self, next=None): self.next, self.last = next, self
     def __lt__(self, other): return self.next < other.next
     def __repr__(self): return f"N{self.next}"
 
@@ -205,7 +206,7 @@ def test_it():
     ring, numbers = Node(), [Node(2), Node(5), Node(3)]
     ring.next = Node(ring)
     assert cyclic(ring) and not cyclic(Node(Node())) and not hasattr(ring, "_seen")
-    assert most(numbers) == (numbers[1], "N2 of [N2, N5, N3]") and most(numbers)[0] is numbers[1]
+    assert most(numbers) == (numbers[1], "N2 of [N2, N5, N3]", False) and most(numbers)[0] is numbers[1]
     assert counts([Point(1), Point(2), Point(1)]) == [2, 1]
     assert (renamed(numbers[0]).next, numbers[0].next) == ("other", 2)
 """

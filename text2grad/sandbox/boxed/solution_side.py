@@ -16,7 +16,7 @@ import sys
 from types import ModuleType
 
 import following
-from wire import BINARY, DEEPEST, PLAIN, SAYINGS, Pipes, WireDecoder, WireEncoder, WireError
+from wire import BINARY, DEEPEST, PLAIN, SAYINGS, Pipes, PipesGone, WireDecoder, WireEncoder, WireError
 
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
 
@@ -57,16 +57,20 @@ OPERATIONS = {
 
 
 class Callback:
-    """Something callable of the tests."""
+    """Something of the tests that no plain value stands for."""
 
     def __init__(self, side: Side, number: int):
         self.__dict__.update(_side=side, _number=number)
+
+
+class CallbackFunction(Callback):
+    """Something callable of the tests."""
 
     def __call__(self, *arguments, **named):
         return self._side.ask({"do": "call", "x": self._number}, arguments, named)
 
 
-class CallbackIterator(Callback):
+class CallbackIterator(CallbackFunction):
     """An iterator of the tests."""
 
     def __iter__(self):
@@ -99,6 +103,12 @@ class CallbackObject(Callback):
         else:
             self._side.ask({"do": "setattr", "x": self._number}, (name, value))
 
+    def __delattr__(self, name):
+        if name.startswith("_"):
+            object.__delattr__(self, name)
+        else:
+            self._side.ask({"do": "delattr", "x": self._number}, (name,))
+
     def __copy__(self):
         return self._side.ask({"do": "copy", "x": self._number})
 
@@ -110,7 +120,11 @@ for _name in SAYINGS:
     setattr(CallbackObject, f"__{_name}__", _asked(_name))
 
 
-_CALLBACKS = {"x": Callback, "xi": CallbackIterator, "xo": CallbackObject}
+class CallableObject(CallbackObject, CallbackFunction):
+    """One that can be called."""
+
+
+_CALLBACKS = {"x": CallbackFunction, "xi": CallbackIterator, "xo": CallbackObject, "xc": CallableObject}
 
 
 class Side:
@@ -147,7 +161,7 @@ class Side:
     def handle(self, value: object) -> list:
         """How something that is not plain crosses."""
         if isinstance(value, Callback):
-            return ["x", value.__dict__["_number"]]
+            return ["x", object.__getattribute__(value, "_number")]
         number = self.handles.get(id(value))
         if number is None:
             number = self.handles[id(value)] = len(self.objects)
@@ -173,7 +187,7 @@ class Side:
     def _answer(self, message: dict) -> None:
         try:
             answer = self._answered(message)
-        except (BrokenPipeError, WireError):
+        except (PipesGone, WireError):
             raise
         except BaseException as error:  # noqa: BLE001 (told to the tests, whatever it is)
             answer = {"raised": self._raised(error)}
@@ -291,7 +305,7 @@ def main() -> None:
     side = Side(pipes)
     try:
         side.serve()
-    except BrokenPipeError:
+    except PipesGone:
         os._exit(0)  # the tests are done
     except WireError:
         os._exit(70)

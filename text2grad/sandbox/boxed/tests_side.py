@@ -25,6 +25,7 @@ from wire import (
     PLAIN,
     SAYINGS,
     Pipes,
+    PipesGone,
     TooLargeError,
     UncrossableError,
     WireDecoder,
@@ -37,6 +38,7 @@ _LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "pl
 _REACHING = (getattr, setattr, delattr, vars, compile, input, breakpoint, str.format, str.format_map)
 _PROTOCOLS = {f"__{name}__" for name in ("len", "iter", "getitem", "contains", "enter", *BINARY)}
 """What the solution cannot ask of an object of the tests': it would seem to have none."""
+_ATTRIBUTES = {"getattr": getattr, "setattr": setattr, "delattr": delattr}
 _OF_ITSELF = {"copy": copy.copy, "deepcopy": copy.deepcopy} | {
     name: getattr(operator if hasattr(operator, name) else builtins, name) for name in SAYINGS
 }
@@ -105,7 +107,7 @@ class Conversation:
                 if isinstance(told.get("answer"), dict):
                     return told["answer"]
                 self.pipes.send({"reply": self.reply(told)})
-        except BrokenPipeError:
+        except PipesGone:
             os._exit(71)  # the solution is gone: its own box says why, and the test that ran stays unfinished
         except TooLargeError as error:
             raise ValueError(str(error)) from None
@@ -145,8 +147,8 @@ class Conversation:
             return given(*arguments, **named)
         if do == "next" and hasattr(given, "__next__"):
             return next(given)
-        if do in ("getattr", "setattr") and _is_mine(given) and arguments and not str(arguments[0]).startswith("_"):
-            return (getattr if do == "getattr" else setattr)(given, *arguments)
+        if do in _ATTRIBUTES and _is_mine(given) and arguments and not str(arguments[0]).startswith("_"):
+            return _ATTRIBUTES[do](given, *arguments)
         if do in _OF_ITSELF and _is_mine(given):
             return _OF_ITSELF[do](given, *arguments)
         raise WireError("a question that is none")
@@ -159,9 +161,13 @@ class Conversation:
             return ["o", type.__getattribute__(value, "_t2g_number")]
         if isinstance(value, _MADE):
             raise TooLargeError(f"a {type(value).__name__} cannot cross")
-        kind = "x" if callable(value) and not _is_mine(value) else "xi" if hasattr(type(value), "__next__") else "xo"
+        mine, calls = _is_mine(value), callable(value)
+        kind = "xi" if hasattr(type(value), "__next__") else "xo"
+        if calls:
+            kind = "xc" if mine else "x"
+        known = mine and not _PROTOCOLS.intersection(type.__dir__(type(value)))
         reaching = isinstance(value, io.IOBase) or any(value is each for each in _REACHING)
-        if reaching or (kind == "xo" and (not _is_mine(value) or _PROTOCOLS.intersection(type.__dir__(type(value))))):
+        if reaching or (kind in ("xo", "xc") and not known):
             raise UncrossableError(f"the tests hand over a {type(value).__name__}")
         if hasattr(type(value), "assertEqual"):
             raise UncrossableError("the tests hand over a test case")
@@ -179,7 +185,7 @@ class Conversation:
             return self.remotes[number]
         if tag == "k":
             return self.kind(rest[0])
-        if tag in ("x", "xi", "xo"):
+        if tag == "x":
             return self.given[rest[0]]
         raise WireError(f"an unknown tag {tag!r}")
 

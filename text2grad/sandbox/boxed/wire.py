@@ -53,6 +53,10 @@ def checked(what: str):
         raise WireError(f"{what} that is none: {type(error).__name__}: {error}") from None
 
 
+class PipesGone(BrokenPipeError):
+    """The other side is gone. A solution may raise its own BrokenPipeError."""
+
+
 class Pipes:
     """Messages over two pipes: one for reading, one for writing."""
 
@@ -68,10 +72,13 @@ class Pipes:
             raise TooLargeError(f"a value of {len(data) >> 20} MB is too large to cross")
         view = memoryview(len(data).to_bytes(4, "big") + data)
         while view:
-            view = view[os.write(self._outgoing, view) :]
+            try:
+                view = view[os.write(self._outgoing, view) :]
+            except BrokenPipeError:
+                raise PipesGone from None
 
     def receive(self) -> dict:
-        """The next message; BrokenPipeError where the other side is gone."""
+        """The next message; :class:`PipesGone` where the other side is gone."""
         size = int.from_bytes(self._exactly(4), "big")
         if size > MOST_BYTES:
             raise WireError("a message that is too large")
@@ -88,7 +95,7 @@ class Pipes:
         while len(parts) < size:
             part = os.read(self._incoming, min(1 << 20, size - len(parts)))
             if not part:
-                raise BrokenPipeError
+                raise PipesGone
             parts += part
         return bytes(parts)
 
