@@ -71,8 +71,8 @@ class InferConfig(Endpoint):
             raise InputError("--critique: is for a model that is not a trained reward model; it needs --prompt")
         if self.base_url and "#" not in self.base_url:
             self.base_url += f"#{self.model}"
-        if self.base_url and self.constrained != "none":
-            raise InputError("--constrained works in process only; do not give --base_url with it")
+        if self.base_url and (self.constrained != "none" or self.gpu_ids):
+            raise InputError("--constrained and --gpu_ids work in process only; do not give --base_url with them")
 
 
 def infer(task: str | Task, config: InferConfig) -> None:

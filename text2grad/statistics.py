@@ -24,7 +24,7 @@ Combine = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval; NaN where it is undefined (nothing to divide by). ``n`` is what was resampled."""
+    """A figure with its interval; NaN where it is undefined (0 / 0, one record). ``n`` is what was resampled."""
 
     value: float
     low: float
@@ -139,9 +139,9 @@ def _grouped(rows: Sequence[Sequence[float]] | np.ndarray, groups: Sequence[Hash
 
 
 def resampled_sums(rows: np.ndarray) -> np.ndarray:
-    """[records, columns] -> [RESAMPLES, columns]; the same draws at every call."""
+    """[records, columns] -> [RESAMPLES, columns], the same draws at every call; NaN of fewer than two records."""
     count = len(rows)
-    if not count:
+    if count < 2:
         return np.full((RESAMPLES, rows.shape[1] if rows.ndim > 1 else 2), np.nan)
     draws = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
     return draws @ rows

@@ -271,6 +271,8 @@ def test_infer_pays_once_for_each_reply_of_a_server(tmp_path):
         model = {"model": tiny_model(tmp_path / "model"), "prompt": "no_cot", "max_new_tokens": 1000}
         address = server.url.replace("http://", "http://me:hunter2@")
         config = InferConfig(base_url=f"{address}#gpt-4o", **model, **files)
+        with pytest.raises(InputError, match="in process only"):
+            replace(config, gpu_ids="0")
         with pytest.raises(InputError, match=r"--max_cost_usd.* run the same command again"):
             infer("slf5k", replace(config, max_cost_usd=0.0125))
         assert 0 < len(server.requests) < 12

@@ -65,6 +65,8 @@ def test_nothing_gives_no_figure_rather_than_zero():
     nothing = bootstrap(np.zeros((0, 2)))
     assert nothing.to_dict() == {"value": None, "low": None, "high": None, "n": 0}
     assert bootstrap([(0, 0), (0, 0)]).to_dict()["value"] is None
+    assert str(bootstrap([(1, 2)])) == "0.500"  # one record has no interval, and proves no difference
+    assert paired_difference([(1, 2)], [(2, 2)])[1] == 1
 
 
 def test_fleiss_kappa_on_the_example_of_fleiss_style_tables():

@@ -213,6 +213,50 @@ def test_it():
     assert run_tests(code, tests, box).passed
 
 
+def test_decorators_keep_names_and_what_the_tests_raise_goes_through_the_solution(box):
+    code = """import functools
+
+def retry(times, kinds=(Exception,)):
+    \"\"\"Call again.\"\"\"
+    def decorate(function):
+        @functools.wraps(function)
+        def again(*arguments):
+            for left in reversed(range(times)):
+                try:
+                    return function(*arguments)
+                except kinds as error:
+                    again.seen = type(error).__name__, str(error)
+                    if not left: raise
+        return again
+    return decorate
+"""
+    tests = """import pytest
+from solution import retry
+
+class Refused(ValueError):
+    def __init__(self, code):
+        super().__init__(f"refused with {code}")
+        self.code = code
+
+calls = []
+
+@retry(3, ValueError)
+def ask(name):
+    "Ask."
+    calls.append(name)
+    raise Refused(7)
+
+def test_it():
+    with pytest.raises(Refused, match="with 7") as caught:
+        ask("a")
+    assert (caught.value.code, calls, ask.seen) == (7, ["a"] * 3, ("Refused", "refused with 7"))
+    assert (ask.__name__, ask.__doc__, retry.__doc__) == ("ask", "Ask.", "Call again.")
+"""
+    assert run_tests(code, tests, box).passed
+    run = run_tests(code, tests.replace("3, ValueError", "3, (Refused,)"), box)
+    assert (run.undecided, run.weaker) == (True, ("the tests hand over an exception class of their own",))
+
+
 def test_an_error_about_a_file_names_the_file(box):
     tests = """import pytest
 from solution import first

@@ -194,6 +194,7 @@ def _comparison(name: str):
     return method
 
 
+type.__setattr__(Remote, "__doc__", property(lambda self: talk.ask({"do": "getattr"}, (self, "__doc__"))))
 for _name in _OF_CLASSES:
     setattr(RemoteType, f"__{_name}__", _given(_name))
 for _name in _GIVEN:

@@ -16,7 +16,7 @@ import sys
 from types import ModuleType
 
 import following
-from wire import BINARY, DEEPEST, PLAIN, SAYINGS, Pipes, PipesGone, WireDecoder, WireEncoder, WireError
+from wire import BINARY, BUILTIN_TYPES, DEEPEST, PLAIN, SAYINGS, Pipes, PipesGone, WireDecoder, WireEncoder, WireError
 
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
 
@@ -127,6 +127,14 @@ class CallableObject(CallbackObject, CallbackFunction):
 _CALLBACKS = {"x": CallbackFunction, "xi": CallbackIterator, "xo": CallbackObject, "xc": CallableObject}
 
 
+def _error_of_tests(names: list[str], text: str, number: int) -> Exception:
+    """An exception that a callable of the tests raised, as far as this side can know its class."""
+    base = next(BUILTIN_TYPES[name] for name in names if name in BUILTIN_TYPES)
+    error = (base if base.__name__ == names[0] else type(names[0], (base,), {}))(text)
+    error.t2g_given = number
+    return error
+
+
 class Side:
     """This side of the conversation: keeps what it has given away, and answers."""
 
@@ -154,8 +162,7 @@ class Side:
                 break
             self._answer(message)
         if "raised" in message["reply"]:
-            kind, text = message["reply"]["raised"]
-            raise (getattr(__import__("builtins"), kind, None) or RuntimeError)(text)
+            raise _error_of_tests(*message["reply"]["raised"])
         return WireDecoder(self.value, deepest=DEEPEST + 10)(message["reply"]["value"])
 
     def handle(self, value: object) -> list:
@@ -176,9 +183,10 @@ class Side:
     def value(self, told: list) -> object:
         tag, *rest = told
         if tag in _CALLBACKS:
-            number = rest[0]
+            number, *about = rest
             if number not in self.callbacks:
                 self.callbacks[number] = _CALLBACKS[tag](self, number)
+                self.callbacks[number].__dict__.update(zip(("__name__", "__doc__"), about, strict=False))
             return self.callbacks[number]
         if tag == "o":
             return self.objects[rest[0]]
@@ -257,7 +265,8 @@ class Side:
         except WireError:
             arguments = []
         mro = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-        return {"told": told, "arguments": arguments, "builtin": mro, "handle": self.handle(error)}
+        given = {"given": error.t2g_given} if hasattr(error, "t2g_given") else {}
+        return {"told": told, "arguments": arguments, "builtin": mro, "handle": self.handle(error), **given}
 
     def _printed(self) -> dict:
         return {name: text for name, stream in self.output.items() if (text := _taken(stream))}

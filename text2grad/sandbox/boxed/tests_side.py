@@ -124,16 +124,15 @@ class Conversation:
         self.replying += 1
         try:
             return {"value": WireEncoder(self.handle)(self._replied(told))}
-        except KeyError as error:
-            return {"raised": ["KeyError", str(error.args[0]) if error.args else ""]}
         except (TooLargeError, UncrossableError) as error:
-            return {"raised": ["TypeError", str(error)]}
+            return {"raised": [["TypeError"], str(error), self.number(error)]}
         except WireError:
             raise
         except Exception as error:  # noqa: BLE001 (of the tests' own callable: the solution may expect it)
             if isinstance(error, AssertionError):
                 self.mark("an assertion failed in what the tests hand over, and the solution may have caught it")
-            return {"raised": [type(error).__name__, str(error)]}
+            text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+            return {"raised": [[kind.__name__ for kind in type(error).__mro__], text, self.number(error)]}
         finally:
             self.replying -= 1
 
@@ -171,10 +170,17 @@ class Conversation:
             raise UncrossableError(f"the tests hand over a {type(value).__name__}")
         if hasattr(type(value), "assertEqual"):
             raise UncrossableError("the tests hand over a test case")
+        if isinstance(value, type) and issubclass(value, BaseException):
+            raise UncrossableError("the tests hand over an exception class of their own")
+        about = [str(getattr(value, name, None) or "") for name in ("__name__", "__doc__")] if kind == "x" else []
+        return [kind, self.number(value), *about]
+
+    def number(self, value: object) -> int:
+        """By which the other side knows something of the tests'."""
         number = self.numbers.setdefault(id(value), len(self.given))
         if number == len(self.given):
             self.given.append(value)
-        return [kind, number]
+        return number
 
     def value(self, told: list) -> object:
         tag, *rest = told
@@ -208,6 +214,11 @@ class Conversation:
         """What represents an exception of the other side: Python's own types, and classes derived from them."""
         with checked("an exception"):
             told = _known_fields(raised["told"])
+            if "given" in raised:  # what a callable of the tests raised goes through the solution
+                error = self.given[raised["given"]]
+                if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                    error.t2g_told = told
+                    return error
             _, number, class_number, *_ = [*raised["handle"], None]
             arguments = [decode(item) for item in raised["arguments"]]
             kind = BUILTIN_TYPES.get(next(iter(raised["builtin"]), ""), SolutionError)
