@@ -135,7 +135,8 @@ def parse(
     try:
         values = parser.parse_args_and_config(args)
     except ValueError as error:
-        raise InputError(f"command line: {error}; --help lists the settings") from None
+        read = "command line" if path is None else f"command line and {_shown_path(path)}"
+        raise InputError(f"{read}: {error}; --help lists the settings") from None
     for value in values:
         check_values(value)
     _check_outputs({each.name: getattr(value, each.name) for value in values for each in fields(value)})
