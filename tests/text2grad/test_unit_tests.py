@@ -255,6 +255,14 @@ def test_it():
     assert run_tests(code, tests, box).passed
     run = run_tests(code, tests.replace("3, ValueError", "3, (Refused,)"), box)
     assert (run.undecided, run.weaker) == (True, ("the tests hand over an exception class of their own",))
+    nothing_crosses = """import io, pytest
+from solution import retry
+
+def test_it():
+    with pytest.raises(TypeError, match="hand over a StringIO"):
+        retry(1)(lambda do: io.StringIO())(1)
+"""
+    assert run_tests(code, nothing_crosses, box).passed
 
 
 def test_an_error_about_a_file_names_the_file(box):

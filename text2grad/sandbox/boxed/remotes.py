@@ -4,7 +4,7 @@ import operator
 import sys
 from collections.abc import Iterator
 
-from wire import BINARY, BUILTIN_TYPES
+from wire import BINARY, BUILTIN_TYPES, COMPARISONS
 
 _UNARY = (
     "next", "str", "repr", "bool", "hash", "int", "float", "complex", "index", "abs", "neg", "pos",
@@ -14,7 +14,6 @@ _GIVEN = ("getitem", "setitem", "delitem", "delattr", "format", "round", "enter"
 _OF_CLASSES = ("setattr", "iter", "len", "getitem")
 _MEMBERS = {*dir(str), *dir(frozenset), "items", "keys", "values"}
 """What may answer with true, or with what it is given, where the tests believe to ask a plain value."""
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _TOLD = ("__name__", "__qualname__", "__doc__")  # what may be asked that begins with underscores
 
 talk = None  # the conversation with the solution, once it has begun
@@ -201,7 +200,7 @@ for _name in _GIVEN:
     type.__setattr__(Remote, f"__{_name}__", _given(_name))
 for _name in _UNARY:
     type.__setattr__(Remote, f"__{_name}__", _unary(_name))
-for _name in _COMPARISONS:
+for _name in COMPARISONS:
     type.__setattr__(Remote, f"__{_name}__", _comparison(_name))
 for _name in BINARY:
     for _form in (_name, f"r{_name}", f"i{_name}"):

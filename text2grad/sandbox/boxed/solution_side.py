@@ -6,7 +6,6 @@ library only; started as a script. With ``T2G_TRACE`` set it follows what each c
 
 from __future__ import annotations
 
-import copy
 import importlib.machinery
 import importlib.util
 import io
@@ -16,7 +15,19 @@ import sys
 from types import ModuleType
 
 import following
-from wire import BINARY, BUILTIN_TYPES, DEEPEST, PLAIN, SAYINGS, Pipes, PipesGone, WireDecoder, WireEncoder, WireError
+from wire import (
+    ATTRIBUTES,
+    BINARY,
+    BUILTIN_TYPES,
+    DEEPEST,
+    OF_ITSELF,
+    PLAIN,
+    Pipes,
+    PipesGone,
+    WireDecoder,
+    WireEncoder,
+    WireError,
+)
 
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
 
@@ -43,13 +54,12 @@ def plain(value: object) -> object:
 _OPERATORS = {name: getattr(operator, f"__{name}__") for name in BINARY}
 OPERATIONS = {
     "len": len, "iter": iter, "next": next, "getitem": operator.getitem, "setitem": operator.setitem,
-    "delitem": operator.delitem, "contains": operator.contains, "str": str, "repr": repr, "bool": bool, "hash": hash,
+    "delitem": operator.delitem, "contains": operator.contains,
     "int": int, "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
     "pos": operator.pos, "invert": operator.invert, "round": round, "reversed": reversed, "format": format,
-    "plain": plain, "copy": copy.copy, "deepcopy": copy.deepcopy, "dir": dir,
+    "plain": plain, "dir": dir,
     "enter": _special("__enter__"), "exit": _special("__exit__"),
-    "getattr": getattr, "setattr": setattr, "delattr": delattr,
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **ATTRIBUTES, **OF_ITSELF,
     **_OPERATORS,
     **{f"r{name}": lambda first, second, call=call: call(second, first) for name, call in _OPERATORS.items()},
     **{f"i{name}": getattr(operator, f"i{name}") for name in BINARY},
@@ -60,14 +70,19 @@ class Callback:
     """Something of the tests that no plain value stands for."""
 
     def __init__(self, side: Side, number: int):
-        self.__dict__.update(_side=side, _number=number)
+        self.__dict__["_t2g_asked"] = side, number
+
+
+def _ask(callback: Callback, do: str, /, *arguments, **named):
+    side, number = object.__getattribute__(callback, "_t2g_asked")
+    return side.ask({"do": do, "x": number}, arguments, named)
 
 
 class CallbackFunction(Callback):
     """Something callable of the tests."""
 
     def __call__(self, *arguments, **named):
-        return self._side.ask({"do": "call", "x": self._number}, arguments, named)
+        return _ask(self, "call", *arguments, **named)
 
 
 class CallbackIterator(CallbackFunction):
@@ -77,16 +92,7 @@ class CallbackIterator(CallbackFunction):
         return self
 
     def __next__(self):
-        return self._side.ask({"do": "next", "x": self._number})
-
-
-def _asked(name: str):
-    """A special method that asks the tests."""
-
-    def ask(self, *arguments):
-        return self._side.ask({"do": name, "x": self._number}, arguments)
-
-    return ask
+        return _ask(self, "next")
 
 
 class CallbackObject(Callback):
@@ -95,29 +101,24 @@ class CallbackObject(Callback):
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        return self._side.ask({"do": "getattr", "x": self._number}, (name,))
+        return _ask(self, "getattr", name)
 
     def __setattr__(self, name, value):
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         else:
-            self._side.ask({"do": "setattr", "x": self._number}, (name, value))
+            _ask(self, "setattr", name, value)
 
     def __delattr__(self, name):
         if name.startswith("_"):
             object.__delattr__(self, name)
         else:
-            self._side.ask({"do": "delattr", "x": self._number}, (name,))
-
-    def __copy__(self):
-        return self._side.ask({"do": "copy", "x": self._number})
-
-    def __deepcopy__(self, _):
-        return self._side.ask({"do": "deepcopy", "x": self._number})
+            _ask(self, "delattr", name)
 
 
-for _name in SAYINGS:
-    setattr(CallbackObject, f"__{_name}__", _asked(_name))
+for _name in OF_ITSELF:
+    setattr(CallbackObject, f"__{_name}__", lambda self, *others, _do=_name: _ask(self, _do, *others))
+CallbackObject.__deepcopy__ = lambda self, _: _ask(self, "deepcopy")  # what is known already stays on this side
 
 
 class CallableObject(CallbackObject, CallbackFunction):
@@ -168,7 +169,7 @@ class Side:
     def handle(self, value: object) -> list:
         """How something that is not plain crosses."""
         if isinstance(value, Callback):
-            return ["x", object.__getattribute__(value, "_number")]
+            return ["x", object.__getattribute__(value, "_t2g_asked")[1]]
         number = self.handles.get(id(value))
         if number is None:
             number = self.handles[id(value)] = len(self.objects)

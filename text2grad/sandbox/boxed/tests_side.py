@@ -5,11 +5,8 @@ compare is compared here. What is no plain value is a :class:`Remote` (``remotes
 what the tests ask it without telling what they expect.
 """
 
-import builtins
-import copy
 import importlib
 import io
-import operator
 import os
 import sys
 import types
@@ -20,10 +17,11 @@ from following import TESTS, line_in_tests
 from names import Names, lent
 from remotes import Remote, RemoteType, new, own
 from wire import (
+    ATTRIBUTES,
     BINARY,
     BUILTIN_TYPES,
+    OF_ITSELF,
     PLAIN,
-    SAYINGS,
     Pipes,
     PipesGone,
     TooLargeError,
@@ -38,10 +36,6 @@ _LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "pl
 _REACHING = (getattr, setattr, delattr, vars, compile, input, breakpoint, str.format, str.format_map)
 _PROTOCOLS = {f"__{name}__" for name in ("len", "iter", "getitem", "contains", "enter", *BINARY)}
 """What the solution cannot ask of an object of the tests': it would seem to have none."""
-_ATTRIBUTES = {"getattr": getattr, "setattr": setattr, "delattr": delattr}
-_OF_ITSELF = {"copy": copy.copy, "deepcopy": copy.deepcopy} | {
-    name: getattr(operator if hasattr(operator, name) else builtins, name) for name in SAYINGS
-}
 _MADE = (types.UnionType, types.GetSetDescriptorType, types.MemberDescriptorType, memoryview)
 _PLAIN_NAMES = {kind.__name__ for kind in PLAIN}
 
@@ -125,16 +119,19 @@ class Conversation:
         try:
             return {"value": WireEncoder(self.handle)(self._replied(told))}
         except (TooLargeError, UncrossableError) as error:
-            return {"raised": [["TypeError"], str(error), self.number(error)]}
+            return self._raised(TypeError(str(error)))
         except WireError:
             raise
         except Exception as error:  # noqa: BLE001 (of the tests' own callable: the solution may expect it)
             if isinstance(error, AssertionError):
                 self.mark("an assertion failed in what the tests hand over, and the solution may have caught it")
-            text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-            return {"raised": [[kind.__name__ for kind in type(error).__mro__], text, self.number(error)]}
+            return self._raised(error)
         finally:
             self.replying -= 1
+
+    def _raised(self, error: Exception) -> dict:
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        return {"raised": [[kind.__name__ for kind in type(error).__mro__], text, self.number(error)]}
 
     def _replied(self, told: dict) -> object:
         with checked("a question"):
@@ -146,10 +143,10 @@ class Conversation:
             return given(*arguments, **named)
         if do == "next" and hasattr(given, "__next__"):
             return next(given)
-        if do in _ATTRIBUTES and _is_mine(given) and arguments and not str(arguments[0]).startswith("_"):
-            return _ATTRIBUTES[do](given, *arguments)
-        if do in _OF_ITSELF and _is_mine(given):
-            return _OF_ITSELF[do](given, *arguments)
+        if do in ATTRIBUTES and _is_mine(given) and arguments and not str(arguments[0]).startswith("_"):
+            return ATTRIBUTES[do](given, *arguments)
+        if do in OF_ITSELF and _is_mine(given):
+            return OF_ITSELF[do](given, *arguments)
         raise WireError("a question that is none")
 
     def handle(self, value: object) -> list:
@@ -160,9 +157,8 @@ class Conversation:
             return ["o", type.__getattribute__(value, "_t2g_number")]
         if isinstance(value, _MADE):
             raise TooLargeError(f"a {type(value).__name__} cannot cross")
-        mine, calls = _is_mine(value), callable(value)
-        kind = "xi" if hasattr(type(value), "__next__") else "xo"
-        if calls:
+        mine, kind = _is_mine(value), "xi" if hasattr(type(value), "__next__") else "xo"
+        if callable(value):
             kind = "xc" if mine else "x"
         known = mine and not _PROTOCOLS.intersection(type.__dir__(type(value)))
         reaching = isinstance(value, io.IOBase) or any(value is each for each in _REACHING)

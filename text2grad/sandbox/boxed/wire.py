@@ -9,11 +9,13 @@ receiver: an object that calls itself equal to everything is only a handle over 
 import base64
 import collections
 import contextlib
+import copy
 import datetime
 import decimal
 import fractions
 import json
 import math
+import operator
 import os
 import sys
 
@@ -25,8 +27,13 @@ BUILTIN_TYPES = {name: kind for name, kind in vars(__import__("builtins")).items
 BINARY = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
 )  # fmt: skip
-SAYINGS = ("eq", "ne", "lt", "le", "gt", "ge", "hash", "str", "repr", "bool")
-"""What the solution may ask an object of the tests' of itself, as it does by comparing, printing or storing it."""
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+ATTRIBUTES = {"getattr": getattr, "setattr": setattr, "delattr": delattr}
+OF_ITSELF = {
+    "str": str, "repr": repr, "bool": bool, "hash": hash, "copy": copy.copy, "deepcopy": copy.deepcopy,
+    **{name: getattr(operator, name) for name in COMPARISONS},
+}  # fmt: skip
+"""What either side may ask an object of the other's of itself, as it does by comparing, printing or storing it."""
 PLAIN = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 _RAW = "biufc"  # numpy's kinds of numbers, which cross as bytes
 _FACTORIES = {kind.__name__: kind for kind in (*PLAIN, bool)}  # what a defaultdict may make: it crosses again
@@ -71,11 +78,11 @@ class Pipes:
         if len(data) > MOST_BYTES:
             raise TooLargeError(f"a value of {len(data) >> 20} MB is too large to cross")
         view = memoryview(len(data).to_bytes(4, "big") + data)
-        while view:
-            try:
+        try:
+            while view:
                 view = view[os.write(self._outgoing, view) :]
-            except BrokenPipeError:
-                raise PipesGone from None
+        except BrokenPipeError:
+            raise PipesGone from None
 
     def receive(self) -> dict:
         """The next message; :class:`PipesGone` where the other side is gone."""
