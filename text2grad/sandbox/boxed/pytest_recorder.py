@@ -39,6 +39,11 @@ def _described(error: BaseException) -> dict[str, Any]:
     return {**told, "frames": (here["frames"] + told["frames"])[-following.FRAMES :]} if told else here
 
 
+def _lines(frames: list) -> list[str]:
+    """Where an exception went through, in the solution or its tests."""
+    return list(dict.fromkeys(f"{'' if own else 'test_'}solution.py:{line}: in {name}" for own, line, name in frames))
+
+
 if _apart:
     import tests_side
 
@@ -89,13 +94,18 @@ def pytest_runtest_makereport(item, call):
     report = yield
     raised = raised or call.excinfo  # of a unittest.TestCase it is there only now
     if raised is not None:
-        _errors[item.nodeid] = _described(raised.value)
+        error = _errors[item.nodeid] = _described(raised.value)
+        if _apart and (lines := _lines([frame for frame in error["frames"] if frame[0]])):
+            report.sections.append(("in the solution", "\n".join(lines)))
     return report
 
 
 def pytest_exception_interact(node, call, report) -> None:
     if isinstance(report, pytest.CollectReport):
-        _say(test="", outcome="failed", **_described(call.excinfo.value))
+        error = _described(call.excinfo.value)
+        # Without pytest's own frames, whose paths are this machine's: a paid request holds the log.
+        report.longrepr = "\n".join([*_lines(error["frames"]), f"E   {error['error']}: {error['message']}"])
+        _say(test="", outcome="failed", **error)
 
 
 def pytest_runtest_logstart(nodeid) -> None:

@@ -16,6 +16,7 @@ _MEMBERS = {*dir(str), *dir(frozenset), "items", "keys", "values"}
 """What may answer with true, or with what it is given, where the tests believe to ask a plain value."""
 _TOLD = ("__name__", "__qualname__", "__doc__")  # what may be asked that begins with underscores
 
+__tracebackhide__ = True  # not in the log: it shows what the tests and the solution did
 talk = None  # the conversation with the solution, once it has begun
 
 

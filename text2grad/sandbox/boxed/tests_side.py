@@ -32,6 +32,7 @@ from wire import (
     checked,
 )
 
+__tracebackhide__ = True  # as in remotes.py
 _LOOKING = ("len", "iter", "next", "getitem", "getattr", "contains", "bool", "plain", "str", "repr", "hash")
 _REACHING = (getattr, setattr, delattr, vars, compile, input, breakpoint, str.format, str.format_map)
 _PROTOCOLS = {f"__{name}__" for name in ("len", "iter", "getitem", "contains", "enter", *BINARY)}
