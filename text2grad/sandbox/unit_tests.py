@@ -8,6 +8,7 @@ with it; then it can fail (``TestRun.failures``) but not pass (``TestRun.undecid
 import ast
 import contextlib
 import os
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ _UNSEEN_PLUGINS = (
     "cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise",
     "threadexception", "unraisableexception",
 )  # fmt: skip
+_NAMED = re.compile(r"^solution\.py:([1-9]\d{0,5}): in .*", re.MULTILINE)
 _INTROSPECTION = {
     "inspect", "importlib", "subprocess", "multiprocessing", "threading", "asyncio", "mock", "monkeypatch", "capfd",
     "caplog", "recwarn", "tmp_path", "tmpdir", "tempfile", "tracemalloc", "builtins", "patch", "MagicMock", "pickle",
@@ -55,7 +57,16 @@ def run_tests(code: str, tests: str, sandbox: Sandbox, trace: bool = False) -> T
         reason = run.unsupported
     if reason:
         run = _run_together(code, tests, sandbox, trace, reason)
-    return run
+    return replace(run, result=_quoting(run.result, code.split("\n")))
+
+
+def _quoting(result: Result, lines: list[str]) -> Result:
+    """The output with the code of the solution's lines that ``pytest_recorder.py`` names, as pytest shows a test's."""
+
+    def quoted(place: re.Match[str]) -> str:
+        return "\n    ".join([place[0], *(line.strip() for line in lines[int(place[1]) - 1 :][:1])])
+
+    return replace(result, stdout=_NAMED.sub(quoted, result.stdout))
 
 
 def with_log(record: Record, sandbox: Sandbox, task: Task = _KODCODE) -> Record:
