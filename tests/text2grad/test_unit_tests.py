@@ -101,6 +101,14 @@ def test_tests_that_do_not_import_and_those_that_import_the_future(box):
     assert (run.error_type, run.failures[0].frames[-1].line) == ("AssertionError", 8)
 
 
+def test_examples_after_a_solution_leave_a_verdict_undecided_only_if_the_tests_use_them(box):
+    code = f"{ADD}\na = add(1, 2)\ntotal = add(a, 4)\n"
+    own = "from solution import add\n\ntotal = 3\n\ndef test_it():\n    a = 1\n    assert add(a, 2) == total\n"
+    assert run_tests(code, own, box).passed
+    run = run_tests(code, own.replace("    a = 1\n", "").replace("== total", "== 5"), box)
+    assert run.undecided and run.weaker == ("the tests take 'a' from the solution without asking for it",)
+
+
 def test_what_a_failing_call_executed(box):
     code = """def sign(x):
     if x > 0:

@@ -20,7 +20,7 @@ from text2grad.sandbox.verdict import TestRun, read_report
 from text2grad.tasks import Record, Task, get_task
 
 # How verdicts are made: for journals, in which verdicts of different kinds must not mix.
-VERDICTS = "solution apart, else undecided; arrays, counters and the tests' objects cross whole"
+VERDICTS = "solution apart, else undecided; arrays, counters and the tests' objects cross whole; local names"
 
 _KODCODE = get_task("kodcode")
 _BOXED = Path(__file__).with_name("boxed")

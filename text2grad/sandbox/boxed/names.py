@@ -3,7 +3,9 @@
 import ast
 import builtins
 import importlib
+import symtable
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 _HOOKS = ("_", "pytest", "test", "setup", "teardown")
@@ -19,27 +21,26 @@ class Names:
 
     Attributes:
         explicit: those that it imports from the solution, or asks the solution for by ``solution.NAME``.
-        bound: those that it imports from elsewhere, or defines.
-        used: all that it uses.
+        bound: those that it imports from elsewhere, defines or assigns itself.
+        used: all that it looks up outside of its functions' own variables.
     """
 
     def __init__(self, source: str):
         nodes = list(ast.walk(ast.parse(source)))
-        modules, bound = set(), set()
+        modules = set()
         self.explicit: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.ImportFrom) and node.module == "solution":
                 self.explicit |= {alias.name for alias in node.names} - {"*"}
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.Import):
                 modules |= {alias.asname or alias.name for alias in node.names if alias.name == "solution"}
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-                bound.add(node.name)
         for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 self.explicit.add(node.attr)
-        self.bound = bound - self.explicit
-        self.used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        table = symtable.symtable(source, "test_solution.py", "exec")
+        own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+        self.bound = own - self.explicit
+        self.used = set(_looked_up(table))
 
     def offers(self, name: str) -> bool:
         """Whether ``import *`` may give the tests this name: none that Python, pytest or they themselves have."""
@@ -56,6 +57,14 @@ class Names:
             or name in _PACKAGES
             or any(hasattr(importlib.import_module(module), name) for module in _COMMON)
         )
+
+
+def _looked_up(table: symtable.SymbolTable) -> Iterator[str]:
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from _looked_up(inner)
 
 
 def lent(name: str, module: str) -> tuple[ModuleType | None, bool]:
