@@ -68,13 +68,15 @@ def test_equal_runs_have_equal_logs(box):
         ("def add(a, b):\n    return a.sum\n", ["solution.py:2: in add", "    return a.sum"]),
         ("def add(a, b):\n    return add(b, a)\n", ["solution.py:2: in add", "    return add(b, a)"]),
         ("x = 1\ny = x / 0\n", ["test_solution.py:1: in <module>", "solution.py:2: in <module>", "    y = x / 0"]),
+        ("from math import add\n", ["solution.py:1: in <module>", "    from math import add"]),
+        ("import re\ndef add(a, b):\n    re.compile('(')\n", ["solution.py:3: in add", "    re.compile('(')"]),
         ("def add(a, b:\n", ["test_solution.py:1: in <module>", "solution.py:1: in <module>", "    def add(a, b:"]),
     ],
 )
 def test_a_log_shows_lines_of_the_solution_and_its_tests_and_no_path_of_this_machine(box, code, lines):
     log = run_tests(code, TESTS, box).log["stdout"]
     assert "\n".join(["", *lines, ""]) in log
-    assert not any(word in log for word in ("importlib", "site-packages", "tests_side", "remotes"))
+    assert not any(word in log for word in ("/lib", "site-packages", "tests_side", "remotes"))
 
 
 @pytest.mark.parametrize(

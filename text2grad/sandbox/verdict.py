@@ -13,7 +13,7 @@ from text2grad.sandbox.box import Result
 _LONGEST_OUTPUT = 4000  # characters of stdout and of stderr that a log keeps
 _LIMITS = {"timeout": "TimeoutError", "memory": "MemoryLimit", "output": "OutputLimit", "processes": "ProcessLimit"}
 _MOST_EVENTS = 20_000  # lines of a report
-ADDRESS = r" at 0x[0-9a-f]+"
+ADDRESS = r" at 0x[0-9a-f]+| \(/[^()\n]+\.(?:py|so)\)"  # of an object, or of a module that lacks an imported name
 _VARYING = re.compile(rf" in \d+\.\d+s\b(?: \(\d+:\d\d:\d\d\))?|{ADDRESS}")
 """What differs between runs of one program."""
 

@@ -48,6 +48,8 @@ class Unsupported(BaseException):
 class SolutionError(Exception):
     """An exception of the solution's of a type that is not Python's own."""
 
+    __module__ = "builtins"  # the log then shows no module
+
 
 class Conversation:
     """This side of the conversation."""
