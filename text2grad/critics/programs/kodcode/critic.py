@@ -52,6 +52,7 @@ MOST_FINDINGS = 4
 MOST_FAILURES = 3  # failing tests that the critique tells of
 MOST_NAMED = 6  # lines, beside those in the reasons
 LONGEST_SEEN = 240  # characters of an assertion's message
+_NOISE = re.compile(rf"{ADDRESS}|\s*Use -v to get more diff|\n  [-+?] .*")  # texts compared by character
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _said(found: Blame, tests: str) -> str:
     source = f" at `{lines[at[-1] - 1].strip()}`" if at and 1 <= at[-1] <= len(lines) else ""
     said = f"{test.name or 'The test file'} fails{source}"
     if test.error == "AssertionError" and test.message:
-        seen = re.sub(rf"{ADDRESS}|\s*Use -v to get more diff", "", " ".join(test.message.split()))
+        seen = " ".join(re.sub(r"\s*\n \+ +(?=where |and )", ", ", _NOISE.sub("", test.message)).split())
         said += f": {seen if len(seen) <= LONGEST_SEEN else seen[: LONGEST_SEEN - 3] + '...'}"
     elif test.error and not found.reason:
         said += f" with {test.error}"
