@@ -88,7 +88,8 @@ def _critique(answer: Answer, faults: list[Fault], good: set[int], depth: float)
     elif depth >= 1:
         parts = [f"Answers in full, with specifics: {', '.join(specific[:8])}."]
     else:
-        parts = [f"Answers in part; specific are {', '.join(specific[:8])}. More is needed."]
+        more = " More is needed." if depth < IN_PART else ""
+        parts = [f"Answers in part; specific are {', '.join(specific[:8])}.{more}"]
     for kind in dict.fromkeys(fault.kind for fault in faults):
         mine = [fault for fault in faults if fault.kind == kind]
         shown = dict.fromkeys(excerpt(answer.words[fault.start : fault.end]) for fault in mine[:MENTIONED])
