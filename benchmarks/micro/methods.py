@@ -63,6 +63,12 @@ METHODS = {
         "verdict and spans, teacher: distill", {"algorithm": "verdict_teacher", "teacher": "distill"}
     ),
     "sdpo_fixed": Method("SDPO, fixed teacher, reverse KL", {**_TEACHER, "teacher": "all"}),
+    **{
+        f"sdpo_{percent}": Method(
+            f"SDPO, a teacher that moves by {percent} %", {"algorithm": "sdpo", "teacher_rate": percent / 100}
+        )
+        for percent in (1, 5, 20)
+    },
     "rltf_sd": Method("RLTF-SD", {**_ATTEMPTS, "learn": "rltf_sd"}),
     "critique_grpo": Method("Critique-GRPO", {**_ATTEMPTS, "learn": "critique_grpo"}),
     "capo": Method("CAPO", {**_GROUPS, "algorithm": "capo"}),
