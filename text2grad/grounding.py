@@ -13,6 +13,7 @@ from text2grad.tasks.base import Interval
 
 _QUOTATION = str.maketrans({**dict.fromkeys("‘’‚‛′`´", "'"), **dict.fromkeys("“”„‟″«»", '"')})
 _DASHES = str.maketrans(dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"))
+_ESCAPES = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 _LONGEST_CLUSTER = 32  # characters of a letter and its marks: no writing stacks more, and to order many takes long
 _ELLIPSIS = re.compile(r"\.{3,}|…")
 
@@ -20,19 +21,20 @@ _ELLIPSIS = re.compile(r"\.{3,}|…")
 def ground(quote: str, response: str) -> list[Interval]:
     """Every place where ``quote`` stands in ``response``.
 
-    The exact quote first (as given, then without white space around it). Where it does not occur, these differences
-    are forgiven: runs of white space, curly against straight quotation marks, kinds of dashes, composed against
-    decomposed characters, the case of the first and the last letter, and around the quote quotation marks, an
+    The exact quote first (as given, then without white space around it, then with ``\\n`` in place of a line break and
+    the like: code that a model copied into JSON without doubling its backslashes). Where it does not occur, these
+    differences are forgiven: runs of white space, curly against straight quotation marks, kinds of dashes, composed
+    against decomposed characters, the case of the first and the last letter, and around the quote quotation marks, an
     ellipsis, or a full stop at its end. A forgiven quote must stand between word boundaries.
 
     Returns:
         Half-open character intervals of ``response`` in order; occurrences may overlap; [] where it is not there.
     """
-    for exact in (quote, quote.strip()):
-        if exact.strip():
-            found = _occurrences(exact, response)
-            if found:
-                return found
+    if not quote.strip():
+        return []
+    for exact in (quote, quote.strip(), quote.translate(_ESCAPES)):
+        if found := _occurrences(exact, response):
+            return found
     return _forgiving(quote, response)
 
 

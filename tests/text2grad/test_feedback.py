@@ -101,6 +101,10 @@ def test_the_last_complete_object_counts():
     draft = '{"textual_feedback": "draft", "good_spans": [], "poor_spans": []}'
     final = '{"Textual Feedback": "final", "Good spans": ["a"], "poor-spans": null, "note": {"x": 1}}'
     assert get_task("slf5k").parse_feedback(f"Let me think {{hm}}. {draft} Better: {final}") == Feedback("final", ["a"])
+    code = (
+        r"""{"code_feedback": "It\'s \u00e9.", "wrong_code": ["re.sub('\d+', '\\w')"], "improvement_code": ["\u12"]}"""
+    )
+    assert get_task("kodcode").parse_feedback(code) == Feedback("It's é.", [r"\u12"], [r"re.sub('\d+', '\w')"])
     spans = '{"good_spans": ["a"], "poor_spans": []}'  # what is asked for beside a person's critique
     assert get_task("slf5k").fields.parse(f"{spans} for the dict {{}}", "by hand") == Feedback("by hand", ["a"])
 

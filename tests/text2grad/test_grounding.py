@@ -37,6 +37,9 @@ decomposed = partial(unicodedata.normalize, "NFD")
         ("", "text", []),
         ("   ", "a   b", []),
         ("...", "well...", ["..."]),
+        ("print('a\nb')", "print('a\\nb')", ["print('a\\nb')"]),  # JSON's escape in place of the code's
+        ("(r'\bx\b', s)", "re.findall(r'\\bx\\b', s)", ["(r'\\bx\\b', s)"]),
+        ("\n", "'\\n'", []),
         ("“”", "a b", []),
         ("室友", "我的室友从来不洗碗", ["室友"]),
         ("🐶🎉", "dog 🐶🎉!", ["🐶🎉"]),
@@ -74,14 +77,14 @@ def test_every_cut_is_found_wherever_it_stands_and_nowhere_else(response, data):
 
 @given(st.text(max_size=40), st.text(max_size=80))
 def test_what_is_found_says_the_same(quote, response):
-    """Whatever is returned equals the quote up to white space, quotation marks, dashes, case and dots."""
+    """Whatever is returned equals the quote up to white space, quotation marks, dashes, case, dots and escapes."""
 
     def bare(text):
         return [char.casefold() for char in unicodedata.normalize("NFC", text) if char.isalnum()]
 
     for start, end in ground(quote, response):
         assert 0 <= start < end <= len(response)
-        assert bare(response[start:end]) == bare(quote)
+        assert bare(response[start:end]) in (bare(quote), bare(repr(quote)[1:-1]))
 
 
 def within(seconds: float, work) -> None:

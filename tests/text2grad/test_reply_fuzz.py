@@ -71,6 +71,7 @@ def broken(chance: random.Random, text: str, task: Task) -> str:
 
 def strings_in(text: str) -> set[str]:
     """Every string that the text holds under any reading: a literal may begin at any quotation mark."""
+    text = re.sub(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?', lambda it: it[0] if it[1] else "\\\\", text)  # lone: itself
     found = set()
     for start in (match.start() for match in re.finditer('"', text)):
         literal = STRING.match(text, start)
