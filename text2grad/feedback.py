@@ -26,7 +26,8 @@ baseline of appendix I.1)."""
 
 
 _OBJECT = re.compile(r"\{[ \t\n\r]*")
-_BACKSLASH = re.compile(r"""\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|'?)""")
+_BACKSLASH = re.compile(r"""(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\('?)""")
+"""An escape of JSON's; or a lone backslash, which is read as itself, and left out before an apostrophe."""
 _LONGEST_REPLY = 1_000_000  # characters
 _MOST_ATTEMPTS = 1000  # braces of a reply that begin no whole object
 _MOST_READ = 20_000_000  # characters read in such attempts, for objects that begin inside one another
@@ -293,16 +294,11 @@ def json_objects(text: str) -> tuple[list[dict], str]:
             return objects, "the reply nests objects too deeply to read"
         except json.JSONDecodeError as error:
             if error.msg.startswith("Invalid \\"):  # code that is quoted as it is: \d for \\d, \' for '
-                return json_objects(_BACKSLASH.sub(_read_as_itself, text))
+                return json_objects(_BACKSLASH.sub(lambda found: found[1] or found[2] or r"\\", text))
             cut = error.pos >= last or "Unterminated" in error.msg
             problem = f"{'the JSON is cut off' if cut else 'broken JSON'} at character {error.pos}: {error.msg}"
             read += error.pos - start
     return objects, problem
-
-
-def _read_as_itself(found: re.Match[str]) -> str:
-    """An escape of JSON's as it is; of any other the backslash doubled, or left out before an apostrophe."""
-    return found[0] if found[1] else found[0].replace("\\", "" if "'" in found[0] else "\\\\")
 
 
 def without_quotes(critique: str, quotes: Sequence[str]) -> str:

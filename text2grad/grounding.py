@@ -32,7 +32,7 @@ def ground(quote: str, response: str) -> list[Interval]:
     """
     if not quote.strip():
         return []
-    for exact in (quote, quote.strip(), quote.translate(_ESCAPES)):
+    for exact in dict.fromkeys((quote, quote.strip(), quote.translate(_ESCAPES))):
         if found := _occurrences(exact, response):
             return found
     return _forgiving(quote, response)

@@ -66,9 +66,9 @@ class AnswerCritic:
         poor = {i for fault in faults for i in range(fault.start, fault.end)}
         good, depth = praised(answer, poor)
         good_quotes, poor_quotes = (quotes_of(answer.text, answer.words, marked) for marked in (good, poor))
-        critique = _critique(answer, faults, good, depth)
-        score = round(balance(depth, len(faults), 1 - depth), 2)
         missing = ["an answer in full"] if depth < IN_PART else []
+        critique = _critique(answer, faults, good, depth, missing)
+        score = round(balance(depth, len(faults), 1 - depth), 2)
         return Feedback(critique, good_quotes, poor_quotes, missing=missing, score=score)
 
 
@@ -80,7 +80,7 @@ _SAID = {
 }
 
 
-def _critique(answer: Answer, faults: list[Fault], good: set[int], depth: float) -> str:
+def _critique(answer: Answer, faults: list[Fault], good: set[int], depth: float, missing: list[str]) -> str:
     """How much is told, and each kind of fault with examples."""
     specific = [answer.words[i].text for i in sorted(good) if answer.fresh[i]]
     if not good:
@@ -88,7 +88,7 @@ def _critique(answer: Answer, faults: list[Fault], good: set[int], depth: float)
     elif depth >= 1:
         parts = [f"Answers in full, with specifics: {', '.join(specific[:8])}."]
     else:
-        more = " More is needed." if depth < IN_PART else ""
+        more = " More is needed." if missing else ""
         parts = [f"Answers in part; specific are {', '.join(specific[:8])}.{more}"]
     for kind in dict.fromkeys(fault.kind for fault in faults):
         mine = [fault for fault in faults if fault.kind == kind]
