@@ -20,12 +20,22 @@ PATIENCE = timedelta(minutes=30)
 """How long ranks wait for each other beside the critic's waits. NCCL's own limit is ten minutes."""
 _FOLDER_SECONDS = 30.0
 """Network file systems show a new file late."""
+_KEPT: list[dist.ProcessGroup | None] = []
 
 
 def process_group(config: PolicyConfig, deepspeed_on_cpu: bool) -> InitProcessGroupKwargs:
     """Ranks wait for each other for longer than the critic of one of them can take."""
     timeout = PATIENCE + timedelta(seconds=longest_critique(config))
     return InitProcessGroupKwargs(**({"backend": "gloo"} if deepspeed_on_cpu else {}), timeout=timeout)
+
+
+def keep_process_group() -> None:
+    """Hold the process group until this process ends, so that no model that is freed was the last to hold it.
+
+    Else its destructor would wait, with Python's lock, for a thread of Gloo's that needs the lock to free a tensor.
+    """
+    if dist.is_initialized():
+        _KEPT.append(dist.group.WORLD)
 
 
 def longest_critique(config: PolicyConfig) -> float:

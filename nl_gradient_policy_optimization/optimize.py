@@ -18,7 +18,13 @@ from transformers import PreTrainedTokenizerBase
 from nl_gradient_policy_optimization.algorithms import algorithm_class
 from nl_gradient_policy_optimization.checkpoints import Checkpoints
 from nl_gradient_policy_optimization.config import PolicyConfig
-from nl_gradient_policy_optimization.devices import check_fsdp, check_sharding, check_shared_folder, process_group
+from nl_gradient_policy_optimization.devices import (
+    check_fsdp,
+    check_sharding,
+    check_shared_folder,
+    keep_process_group,
+    process_group,
+)
 from nl_gradient_policy_optimization.export import evaluation_command, export
 from nl_gradient_policy_optimization.observers.audit import Audit, AuditedRewards
 from nl_gradient_policy_optimization.observers.base import Observer
@@ -237,6 +243,7 @@ def make_accelerator(config: PolicyConfig) -> Accelerator:
         raise InputError(
             f"{error}; unset variables of other jobs (LOCAL_RANK, ACCELERATE_...) or use torchrun"
         ) from None
+    keep_process_group()
     accelerator.init_trackers("tracking")
     return accelerator
 
