@@ -20,11 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from text2grad.losses.kl import expectation, full_kl, sampled_kl
-from text2grad.models import base_model, cpu_has_bfloat16
+from text2grad.models import base_model
+from text2grad.models.head import WithGradient, chunk_length, is_frozen, vocabulary_head
 
 REFERENCE_ADAPTER = "reference"
-SCORES_IN_MEMORY = 2**26
-"""Vocabulary scores of one chunk where its length is left open: 256 MiB in float32, a few times that at work."""
 
 
 class Scores(NamedTuple):
@@ -68,7 +67,7 @@ class PolicyScorer(nn.Module):
         self._reference = [reference]  # in a list: its weights are not this module's to train, shard or save
         self.temperature = temperature
         self._kept: tuple[tuple[Tensor, Tensor], list[int], Tensor] | None = None
-        self.chunk = chunk or max(1, SCORES_IN_MEMORY // self.config.get_text_config().vocab_size)
+        self.chunk = chunk or chunk_length(self.config)
 
     @property
     def base(self) -> PreTrainedModel:
@@ -129,8 +128,9 @@ class PolicyScorer(nn.Module):
             own = hidden[chosen]
             if kl == "full":
                 found = self._in_chunks(self._against_reference, [own, reference_hidden, targets, *asked], **options)
-            elif torch.is_grad_enabled() and not (entropy or top_k or asked) and _frozen(base):
-                logprobs = _WithGradient.apply(own, targets, partial(self._statistics, **options), self.chunk)
+            elif torch.is_grad_enabled() and not (entropy or top_k or asked) and is_frozen(base):
+                of_chunk = lambda *piece: self._statistics(*piece, **options)["logprobs"]  # noqa: E731
+                logprobs = WithGradient.apply(own, targets, of_chunk, self.chunk)
                 found = {"logprobs": logprobs, "entropy": torch.zeros_like(logprobs)}
             else:
                 found = self._in_chunks(self._statistics, [own, targets, *asked], **options)
@@ -203,7 +203,7 @@ class PolicyScorer(nn.Module):
         top_k: int = 0,
     ) -> dict[str, Tensor]:
         """``[N, H], [N] -> [N]`` of :class:`Scores`: log-probability of the targets, entropy, and what is asked for."""
-        logits = self._tempered(_head(base)(hidden))
+        logits = self._tempered(vocabulary_head(base)(hidden))
         logprobs = -F.cross_entropy(logits, targets, reduction="none")
         found = {"logprobs": logprobs, "entropy": torch.zeros_like(logprobs)}
         if top_k:
@@ -228,10 +228,10 @@ class PolicyScorer(nn.Module):
         top_k: int = 0,
     ) -> dict[str, Tensor]:
         """``[N, H], [N, H], [N] -> [N]``: :meth:`_statistics`, the reference's log-probability, the full KL."""
-        log_probs = self._tempered(_head(base)(hidden)).log_softmax(-1)
+        log_probs = self._tempered(vocabulary_head(base)(hidden)).log_softmax(-1)
         plain = self._reference[0] is None and type(base.get_output_embeddings()) is nn.Linear  # without an adapter
         with nullcontext(base) if plain else self._as_reference() as reference:
-            ref_log_probs = self._tempered(_head(reference)(reference_hidden)).log_softmax(-1)
+            ref_log_probs = self._tempered(vocabulary_head(reference)(reference_hidden)).log_softmax(-1)
         logprobs, ref_logprobs = (each.gather(-1, targets[:, None]).squeeze(-1) for each in (log_probs, ref_log_probs))
         found = {
             "logprobs": logprobs,
@@ -261,29 +261,6 @@ def _hidden_states(base: PreTrainedModel, input_ids: Tensor, attention_mask: Ten
     return decoder(**inputs).last_hidden_state[:, -length - 1 : -1]
 
 
-def _head(base: PreTrainedModel) -> Callable[[Tensor], Tensor]:
-    """Hidden states to logits, in float32 or better, with whatever the model does to its logits after the head."""
-    config = base.config.get_text_config()
-    scale = 1.0
-    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
-        scale = getattr(config, name, None) or scale
-    if getattr(config, "logits_scaling", None):
-        scale = config.logits_scaling if config.model_type == "hyperclovax" else 1 / config.logits_scaling
-    cap = getattr(config, "final_logit_softcapping", None)
-
-    def logits(hidden: Tensor) -> Tensor:
-        head = base.get_output_embeddings()
-        with _exact(head):
-            scores = head(hidden)
-        if scale != 1:
-            scores = scores * scale
-        if cap:
-            scores = torch.tanh(scores / cap) * cap
-        return scores if scores.dtype == torch.float64 else scores.float()
-
-    return logits
-
-
 def _versions(model: nn.Module) -> list[int]:
     """PyTorch's counts of each weight's changes in place: equal as long as no optimiser has stepped.
 
@@ -291,104 +268,6 @@ def _versions(model: nn.Module) -> list[int]:
     process without it.
     """
     return [weight._version for weight in model.parameters()]
-
-
-def _frozen(base: PreTrainedModel) -> bool:
-    """Whether the head's weights are here and get no gradient; ZeRO-3 has to gather them."""
-    weights = base.get_output_embeddings().parameters()
-    return not any(weight.requires_grad or hasattr(weight, "ds_id") for weight in weights)
-
-
-class _WithGradient(torch.autograd.Function):
-    """``[N, H], [N] -> [N]``: a row's log-probability, and at once its gradient to the row's states.
-
-    So the vocabulary's scores are neither kept for the backward pass nor computed again in it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, targets: Tensor, function: Callable, chunk: int) -> Tensor:
-        numbers, gradients = [], []
-        for states, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
-            with torch.enable_grad():
-                states = states.detach().requires_grad_()
-                number = function(states, wanted)["logprobs"]
-                gradients += torch.autograd.grad(number.sum(), states)
-            numbers.append(number.detach())
-        ctx.save_for_backward(torch.cat(gradients))
-        return torch.cat(numbers)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (own,) = ctx.saved_tensors
-        return (gradients[0][:, None] * own).to(own.dtype), None, None, None
-
-
-@contextmanager
-def _exact(head: Any) -> Iterator[None]:
-    """A vocabulary head of 16 bits gives float32 scores inside the block. Hooks on it (ZeRO-3 has some) run as ever."""
-    head = getattr(head, "base_layer", head)  # below an adapter
-    if type(head) is not nn.Linear or head.weight.dtype not in (torch.bfloat16, torch.float16):
-        yield
-        return
-
-    def forward(hidden: Tensor) -> Tensor:
-        scores = _Float32Product.apply(hidden, head.weight)
-        return scores if head.bias is None else scores + head.bias
-
-    vars(head)["forward"] = forward
-    try:
-        yield
-    finally:
-        del vars(head)["forward"]
-
-
-class _Float32Product(torch.autograd.Function):
-    """``[N, H], [V, H] -> [N, V]``: x·Wᵀ in float32, a block of W at a time, so that no copy of all of it is made."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        wide = x.float()
-        with _products_of_16_bits(weight):
-            return torch.cat([wide @ block.float().T for block in weight.split(_rows(weight))], -1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        parts = gradients[0].split(_rows(weight), -1)
-        to_x = to_weight = None
-        if ctx.needs_input_grad[0] and weight.dtype == torch.bfloat16:
-            to_x = gradients[0].bfloat16() @ weight  # sums in float32; what comes out has 16 bits in any case
-        elif ctx.needs_input_grad[0]:  # float16 has no room for gradients as small as these
-            blocks = zip(parts, weight.split(_rows(weight)), strict=True)
-            to_x = sum((part @ block.float() for part, block in blocks), torch.zeros_like(x, dtype=torch.float32))
-            to_x = to_x.to(x.dtype)
-        if ctx.needs_input_grad[1]:
-            to_weight = torch.cat([(part.T @ x.float()).to(weight.dtype) for part in parts])
-        return to_x, to_weight
-
-
-@contextmanager
-def _products_of_16_bits(weight: Tensor) -> Iterator[None]:
-    """Inside the block, float32 products may round their factors to 16 bits: for factors that have no more, the same.
-
-    The sums stay float32. On a CPU with bfloat16 instructions this takes half the time.
-    """
-    backend, kind = (torch.backends.cuda, "tf32") if weight.is_cuda else (torch.backends.mkldnn, "bf16")
-    possible = weight.is_cuda or (weight.dtype == torch.bfloat16 and cpu_has_bfloat16())
-    if not possible or not hasattr(backend.matmul, "fp32_precision"):  # torch before 2.9
-        yield
-        return
-    before, backend.matmul.fp32_precision = backend.matmul.fp32_precision, kind
-    try:
-        yield
-    finally:
-        backend.matmul.fp32_precision = before
-
-
-def _rows(weight: Tensor) -> int:
-    """Of a block with 16 million weights, 64 MiB in float32."""
-    return max(1, 2**24 // weight.shape[1])
 
 
 def _scatter(values: Tensor, chosen: Tensor) -> Tensor:

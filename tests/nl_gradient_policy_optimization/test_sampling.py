@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from nl_gradient_policy_optimization import policy, sampling, vllm_server
+from nl_gradient_policy_optimization import sampling, vllm_server
 from nl_gradient_policy_optimization.optimize import prepare
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.vllm_server import SamplerError
@@ -16,13 +16,14 @@ from tests.tiny import tiny_model
 from tests.tiny_runs import ScriptedRewards, ready_batch, rows, tiny_config
 from tests.vllm_servers import StandIn
 from text2grad.errors import InputError
+from text2grad.models import head as vocabulary
 from text2grad.models import load_model
 
 
 @pytest.mark.parametrize("head", ["frozen", "trained", "with an adapter"])
 def test_scores_of_a_16_bit_head_are_not_rounded(tmp_path, monkeypatch, head):
     """Against the same hidden states and weights in float64; rounding would show in the second decimal."""
-    monkeypatch.setattr(policy, "_rows", lambda weight: 100)  # several blocks
+    monkeypatch.setattr(vocabulary, "_rows", lambda weight: 100)  # several blocks
     model = load_model(tiny_model(tmp_path / "tiny"), torch.bfloat16)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.data * 20, requires_grad=head == "trained")
     lm_head = model.lm_head
