@@ -129,8 +129,9 @@ class PolicyScorer(nn.Module):
             if kl == "full":
                 found = self._in_chunks(self._against_reference, [own, reference_hidden, targets, *asked], **options)
             elif torch.is_grad_enabled() and not (entropy or top_k or asked) and is_frozen(base):
-                of_chunk = lambda *piece: self._statistics(*piece, **options)["logprobs"]  # noqa: E731
-                logprobs = WithGradient.apply(own, targets, of_chunk, self.chunk)
+                logprobs = WithGradient.apply(
+                    own, targets, lambda *piece: self._statistics(*piece, **options)["logprobs"], self.chunk
+                )
                 found = {"logprobs": logprobs, "entropy": torch.zeros_like(logprobs)}
             else:
                 found = self._in_chunks(self._statistics, [own, targets, *asked], **options)

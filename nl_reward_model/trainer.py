@@ -1,4 +1,6 @@
-"""TRL's SFTTrainer, but on a CPU it scores only the tokens that have a loss."""
+"""TRL's SFTTrainer, but on a CPU it scores only the positions that have a loss."""
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -14,9 +16,9 @@ class RewardTrainer(SFTTrainer):
     """On a GPU this is ``SFTTrainer``, whose Triton kernel scores z alone.
 
     Without Triton it projects every position onto the vocabulary, prompt included, which takes longer than all layers
-    of a small model together. Here the language-model head sees the tokens of z, a chunk at a time; the loss is the
-    same. So does it on any device where rows hold several responses (``rows.py``). Another loss than the plain one,
-    and packing, are left to TRL.
+    of a small model together. Here the language-model head sees the columns in which some row of the batch has a
+    label, and a frozen one a chunk of them at a time; the loss is the same. So does it on any device where rows hold
+    several responses (``rows.py``). Another loss than the plain one, and packing, are left to TRL.
     """
 
     def create_model_card(self, *args, **kwargs) -> None:
@@ -29,40 +31,35 @@ class RewardTrainer(SFTTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels = inputs["labels"][:, 1:]  # the token that each position predicts
         columns = (labels != NO_LOSS).any(dim=0).nonzero().squeeze(1)
-        labels = labels[:, columns]
-        known = labels != NO_LOSS
-        with head_inputs(base_model(self.model)) as states:
-            model(
+        labels = labels[:, columns].flatten()
+        base = base_model(self.model)
+        frozen = is_frozen(base)
+        recording: AbstractContextManager[list[Tensor]] = head_inputs(base) if frozen else nullcontext([])
+        with recording as states:
+            outputs = model(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],
                 position_ids=inputs.get("position_ids"),  # where a row holds several responses
                 use_cache=False,
                 logits_to_keep=columns,
             )
-        loss, right = self._losses(states[0][known], labels[known])
-        counts = self.accelerator.gather(torch.stack([right, known.sum()])[None]).sum(dim=0).tolist()
+        right, known = torch.zeros_like(labels[:1]), (labels != NO_LOSS).sum()
+
+        def losses_of(scores: Tensor, wanted: Tensor) -> Tensor:
+            right.add_((scores.argmax(-1) == wanted).sum())
+            return cross_entropy(scores.float(), wanted, ignore_index=NO_LOSS, reduction="none")
+
+        if frozen:
+            head = vocabulary_head(base, exact=False)
+            chunks = states[0].flatten(0, 1), labels, lambda part, wanted: losses_of(head(part), wanted)
+            loss = WithGradient.apply(*chunks, chunk_length(base.config)).sum()
+        else:
+            loss = losses_of(outputs.logits.flatten(0, 1), labels).sum()
+        counts = self.accelerator.gather(torch.stack([right.sum(), known])[None]).sum(dim=0).tolist()
         mode = "train" if model.training else "eval"
         self._metrics[mode]["mean_token_accuracy"].append(counts[0] / max(1, counts[1]))
         if num_items_in_batch is None:
-            return loss / known.sum()
+            return loss / known
         # num_items_in_batch counts the labels of all ranks, whose gradients are averaged afterwards.
         scale = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         return loss * scale / num_items_in_batch
-
-    def _losses(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """``[N, H], [N]``: the summed loss of the labels, and how many of them are the likeliest token."""
-        base = base_model(self.model)
-        head, length = vocabulary_head(base, exact=False), chunk_length(base.config)
-        right = torch.zeros((), dtype=torch.long, device=hidden.device)
-
-        def of_chunk(states: Tensor, wanted: Tensor) -> Tensor:
-            logits = head(states)
-            right.add_((logits.argmax(-1) == wanted).sum())
-            return cross_entropy(logits, wanted, reduction="none")
-
-        if not is_frozen(base):  # ZeRO-3 gathers the head at each use, which must be as many on every rank
-            return of_chunk(hidden, labels).sum(), right
-        if torch.is_grad_enabled():
-            return WithGradient.apply(hidden, labels, of_chunk, length).sum(), right
-        pieces = zip(hidden.split(length), labels.split(length), strict=True)
-        return torch.cat([of_chunk(*piece) for piece in pieces]).sum(), right

@@ -142,7 +142,7 @@ def test_z_ends_with_the_verdict_where_every_record_has_one(tmp_path, given_by, 
     ],
 )
 def test_the_loss_is_trls(tmp_path, monkeypatch, changes):
-    """Scoring only z, a chunk at a time, changes no loss, no gradient, no weight; and other losses stay TRL's."""
+    """Scoring only the labelled columns changes no loss, no gradient, no weight; and other losses stay TRL's."""
     data = write(tmp_path, slf5k_records(2))
     results = []
     for name, base in (("ours", train_rm.RewardTrainer), ("trl", SFTTrainer)):
@@ -155,7 +155,7 @@ def test_the_loss_is_trls(tmp_path, monkeypatch, changes):
         train("slf5k", config)
         results.append((losses(output), load_file(next(output.glob("*model.safetensors")))))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
-    torch.testing.assert_close(results[0][1], results[1][1], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(results[0][1], results[1][1], atol=2e-6, rtol=1e-4)
 
 
 STEPS = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "feedback_records": 0}

@@ -81,12 +81,14 @@ class WithGradient(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, targets: Tensor, function: Callable, chunk: int) -> Tensor:
         numbers, gradients = [], []
         for states, wanted in zip(hidden.split(chunk), targets.split(chunk), strict=True):
-            with torch.enable_grad():
-                states = states.detach().requires_grad_()
+            with torch.set_grad_enabled(ctx.needs_input_grad[0]):
+                states = states.detach().requires_grad_(ctx.needs_input_grad[0])
                 number = function(states, wanted)
-                gradients += torch.autograd.grad(number.sum(), states)
+                if ctx.needs_input_grad[0]:
+                    gradients += torch.autograd.grad(number.sum(), states)
             numbers.append(number.detach())
-        ctx.save_for_backward(torch.cat(gradients))
+        if gradients:
+            ctx.save_for_backward(torch.cat(gradients))
         return torch.cat(numbers)
 
     @staticmethod
