@@ -121,6 +121,9 @@ def test_without_a_tokenizer_each_character_of_a_text_has_a_reward():
     for judge, response in ((TokenJudge(Recorder()), [1, 2]), (TokenJudge(Recorder(), "plain", tokenizer()), "text")):
         with pytest.raises(InputError, match="give the policy's tokenizer for sampled ids"):
             judge(["x"], [response])
+    for sizes in ((1, 2, 1), (2, 2, 1)):
+        with pytest.raises(InputError, match="{} prompts, {} responses, {} records".format(*sizes)):
+            TokenJudge(Recorder())(["x"] * sizes[0], ["text"] * sizes[1], [{"prompt": "x"}] * sizes[2])
 
 
 @pytest.mark.parametrize("options", [{"scheme": "odd"}, {"critic": "programatic"}])

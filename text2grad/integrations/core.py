@@ -96,6 +96,11 @@ class TokenJudge:
             token_ids: ids of the responses, as sampled, without padding; texts where there is no tokenizer.
             records: whole records, for critics that use more of them.
         """
+        if not len(prompts) == len(token_ids) == len(records or prompts):
+            raise InputError(
+                f"TokenJudge: {len(prompts)} prompts, {len(token_ids)} responses, {len(records or prompts)} records; "
+                "give one of each for every response"
+            )
         asked = [
             self._question(prompt, ids, record)
             for prompt, ids, record in zip(prompts, token_ids, records or [None] * len(prompts), strict=True)

@@ -473,7 +473,8 @@ def _converted(gguf: Path) -> Path:
     try:
         model.to(torch.bfloat16).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        temporary.chmod(0o755)
+        for each in (temporary, *temporary.iterdir()):  # for all users of a shared cache
+            each.chmod(0o755 if each.is_dir() else 0o644)
         temporary.rename(folder)
     except OSError:
         if not folder.is_dir():  # another process may have finished first
