@@ -76,7 +76,7 @@ def overlap(first: PersonsAnnotation, second: PersonsAnnotation, length: int) ->
 def agreement(found: Mapping[str, Sequence[PersonsAnnotation]], responses: Mapping[str, str]) -> dict[str, Any]:
     """Fleiss' kappa of the characters' labels, and the span overlap of two annotators, where several answered.
 
-    White space does not count. Kappa is over the records that the most usual number of people annotated. The overlap is
+    Kappa leaves white space out, and is over the records that the most usual number of people annotated. The overlap is
     the mean over pairs of annotators, of all records and of each.
     """
     several = {record_id: people for record_id, people in found.items() if len(people) > 1}

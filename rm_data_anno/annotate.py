@@ -121,7 +121,7 @@ def annotate(task: str | Task, config: AnnotateConfig) -> None:
             status=work.status,
         )
     outcome.stopped = outcome.stopped or work.stopped
-    _write(task, records, outcome, output, work, config.max_failures)
+    _write(task if config.critique else task.without_critique(), records, outcome, output, work, config.max_failures)
 
 
 def _sandbox(task: Task, config: AnnotateConfig) -> Sandbox | None:

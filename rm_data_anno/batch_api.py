@@ -18,7 +18,7 @@ import openai
 from openai.types import Batch
 from tqdm.auto import tqdm
 
-from text2grad.endpoints.client import ChatClient, ChatError, ChatRequest, Reply
+from text2grad.endpoints.client import REFUSALS, ChatClient, ChatError, ChatRequest, Reply, named_parameter
 from text2grad.errors import InputError, StopRunError
 from text2grad.records import load_json, save_json
 from text2grad.safety.gate import UnreadableError, read_json
@@ -146,18 +146,25 @@ class BatchClient(ChatClient):
         return rows
 
     def _collect(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Put a batch's replies into the cache, and note what it failed at."""
+        """Put a batch's replies into the cache, and note what it failed at; a refused parameter is left out next."""
+        again = set()
         for row in rows:
             key = row["custom_id"]
             if self.recall(key):  # collected and counted before a kill
                 continue
-            scope, _, bound = self._pending.get(key, ("", {}, 0.0))
+            scope, asked, bound = self._pending.get(key, ("", {}, 0.0))
             response = row.get("response")
             response = response if isinstance(response, dict) else {}
             body = response.get("body")
             try:
                 if response.get("status_code") != 200:
-                    raise ChatError(str((body if isinstance(body, dict) else row).get("error")))
+                    said = str((body if isinstance(body, dict) else row).get("error"))
+                    refused = named_parameter(said, asked) if response.get("status_code") in REFUSALS else None
+                    if refused in ("temperature", "response_format"):
+                        self._without.add(refused)
+                        again.add(key)
+                        continue
+                    raise ChatError(said)
                 reply = self.read(body, self.price, bound)
             except (ChatError, UnreadableError) as error:
                 self._errors[key] = self._clean(f"the batch {name} failed at it: {error}")
@@ -167,7 +174,7 @@ class BatchClient(ChatClient):
             self.usage += reply.usage
             self.budget.spent += reply.usage.cost_usd
         for key in self._sent.pop(name, ()):
-            if not self.recall(key) and key not in self._errors:
+            if not self.recall(key) and key not in self._errors and key not in again:
                 self._errors[key] = f"the batch {name} holds no readable answer to it"
 
 

@@ -210,11 +210,12 @@ def annotated_record(task: Task, record: dict, people: Sequence[PersonsAnnotatio
 
 def elsewhere(task: Task, record: dict) -> int:
     """Marked spans that training would look for in another place: a short quote means its first occurrence."""
-    feedback = task.feedback(record)
+    feedback, response = task.feedback(record), task.response(record)
     assert feedback is not None
-    known = dict(zip(("poor", "good"), span_intervals(feedback, task.response(record), task), strict=True))
+    known = dict(zip(("poor", "good"), span_intervals(feedback, response, task), strict=True))
     return sum(
-        not any(start <= span["start"] and span["end"] <= end for start, end in known[span["label"]])
+        response[span["start"] : span["end"]] in getattr(feedback, span["label"])  # else validation dropped it
+        and not any(start <= span["start"] and span["end"] <= end for start, end in known[span["label"]])
         for span in record["annotation"]["spans"]
     )
 

@@ -167,11 +167,11 @@ class FaultServer(LocalServer):
             row = json.loads(line)
             with self._lock:
                 self.requests.append(row["body"])
-            if self._next_fault():
-                body = {"error": {"message": "the model stumbled", "type": "server_error"}}
-                bad.append(
-                    {"custom_id": row["custom_id"], "response": {"status_code": 500, "body": body}, "error": None}
-                )
+            refused = next((name for name in self.refuses if name in row["body"]), None)
+            if refused or self._next_fault():
+                message = f"Unsupported parameter: '{refused}'" if refused else "the model stumbled"
+                response = {"status_code": 400 if refused else 500, "body": {"error": {"message": message}}}
+                bad.append({"custom_id": row["custom_id"], "response": response, "error": None})
             else:
                 response = {"status_code": 200, "body": self.completion(row["body"])}
                 good.append({"custom_id": row["custom_id"], "response": response, "error": None})

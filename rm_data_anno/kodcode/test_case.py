@@ -125,9 +125,9 @@ def draw(config: TestCaseConfig) -> Records:
     if path.suffix in (".json", ".jsonl") or path.is_file():
         records = load_records(path, TASK)
         return records.like(_drawn(records, records, config)) if config.wanted else records
-    splits = _load_set(config.data_path)
     if not config.wanted:
         raise InputError(f"{config.data_path}: say how many records to draw, for example --easy_samples 1000")
+    splits = _load_set(config.data_path)
     return Records(_drawn(splits.get("incorrect", splits["train"]), splits["train"], config), path, keyed=False)
 
 
@@ -136,7 +136,7 @@ def _load_set(name: str) -> dict[str, Any]:
 
     try:
         splits = dict(datasets.load_dataset(name))
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise InputError(f"{name}: is no file, and `datasets` cannot load it ({error}); check the name") from None
     if "train" not in splits:
         raise InputError(f"{name}: has no split 'train' but {', '.join(splits)}; save it as a .json file and give that")

@@ -337,6 +337,13 @@ def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, caps
     assert list(read(tmp_path)) == list(posts(3))
 
 
+def test_a_batch_is_sent_again_without_a_parameter_that_the_model_refuses(tmp_path):
+    with FaultServer(judge, refuses=("temperature",)) as server:
+        annotate("slf5k", batched(tmp_path, server, 2))
+        assert ["temperature" in body for body in server.requests] == [True, True, False, False]
+    assert len(read(tmp_path)) == 2
+
+
 def test_a_test_whose_output_varies_is_run_once_and_its_batch_found(tmp_path, monkeypatch):
     def with_log(record: dict, sandbox: Sandbox, task: Task) -> dict:
         runs.append(sandbox.seconds)

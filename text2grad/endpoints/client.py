@@ -42,7 +42,7 @@ _MESSAGE_OVERHEAD = 32  # bytes around each message that the chat template adds,
 _DEADLINE = 3  # times the limit on silence: what a request may take in all
 _FAILURES_OF_AN_OUTAGE = 8  # requests that fail for good one after the other, none in between answered
 _AWAY = (429, 502, 503, 504)  # what says nothing about the request itself
-_REFUSALS = (400, 422, 501)  # how servers refuse a parameter that they do not know
+REFUSALS = (400, 422, 501)  # how servers refuse a parameter that they do not know
 _SIGNS = {  # what an error message says about the parameter that it refuses
     "response_format": ("response_format", "json_schema", "schema", "structured", "grammar", "guided"),
     "extra_body": ("structured_outputs", "grammar"),
@@ -464,10 +464,13 @@ def _never_arrived(error: BaseException) -> bool:
 
 def _refused_parameter(error: openai.APIStatusError, body: Mapping[str, Any]) -> str | None:
     """The optional parameter that the server refuses, as far as its message or else a guess can tell."""
-    if error.status_code not in _REFUSALS:
+    if error.status_code not in REFUSALS:
         return None
-    text = f"{error.param or ''} {error.message}".lower()
-    for name, signs in _SIGNS.items():
-        if name in body and any(sign in text for sign in signs):
-            return name
-    return "response_format" if "response_format" in body else None
+    named = named_parameter(f"{error.param or ''} {error.message}", body)
+    return named or ("response_format" if "response_format" in body else None)
+
+
+def named_parameter(text: str, body: Mapping[str, Any]) -> str | None:
+    """The optional parameter of a request that a refusal's text names."""
+    lower = text.lower()
+    return next((name for name, signs in _SIGNS.items() if name in body and any(sign in lower for sign in signs)), None)

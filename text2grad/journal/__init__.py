@@ -90,7 +90,8 @@ class LockedLog:
         """Close the file; the error says which line cannot be used."""
         self._file.close()
         reason = f" ({why})" if why else ""
-        return InputError(f"{self.path}: line {number} is broken{reason}; remove that line and run again")
+        remedy = "remove that line and run again" if number > 1 else "restore it, or move the file and begin anew"
+        return InputError(f"{self.path}: line {number} is broken{reason}; {remedy}")
 
     def foreign(self) -> InputError:
         """Close the file; it was never a log."""
