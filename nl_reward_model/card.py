@@ -41,6 +41,7 @@ def reward_model_card(description: RewardModelDescription, prompt: Prompt, adapt
     table = "Not measured yet.\n"
     if rows:
         table = tabulate(rows, ["measured in training", ""], tablefmt="github", disable_numparse=True) + "\n"
+    merge = "python nl_reward_model/merge_lora.py --model THIS_FOLDER --output_dir MERGED\n" if adapter else ""
     settings = "\n".join(f"- {name}: {value}" for name, value in description.settings.items() if name != "model")
     settings += changes_shown(description.changes)
     versions = ", ".join(f"{name} {version}" for name, version in description.versions.items())
@@ -71,9 +72,8 @@ measure all of them, label by label and against chance.
 {stage_command("policy", *task)} --critic THIS_FOLDER --data_path PROMPTS --output_dir RUN
 # feedback on a file of responses
 {stage_command("feedback", *task)} --model THIS_FOLDER --data_path RESPONSES --output_path OUT.json
-# from a server: merge the adapter, serve the folder, name its prompt
-python nl_reward_model/merge_lora.py --model THIS_FOLDER --output_dir MERGED
-{SERVE} MERGED --served-model-name reward_model
+# from a server: {"merge the adapter, " if adapter else ""}serve the folder, name its prompt
+{merge}{SERVE} {"MERGED" if adapter else "THIS_FOLDER"} --served-model-name reward_model
 {stage_command("policy", *task)} --critic http://localhost:8000/v1#reward_model \\
     --critic_prompt THIS_FOLDER/{PROMPT_FILE} --data_path PROMPTS --output_dir RUN
 ```

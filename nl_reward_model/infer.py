@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from text2grad.configs import check_given, parse_for, setting
+from text2grad.configs import check_given, check_used, parse_for, setting
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt
 from text2grad.endpoints.settings import Endpoint
@@ -71,8 +71,9 @@ class InferConfig(Endpoint):
             raise InputError("--critique: is for a model that is not a trained reward model; it needs --prompt")
         if self.base_url and "#" not in self.base_url:
             self.base_url += f"#{self.model}"
-        if self.base_url and (self.constrained != "none" or self.gpu_ids):
-            raise InputError("--constrained and --gpu_ids work in process only; do not give --base_url with them")
+        if self.base_url and (self.constrained != "none" or self.gpu_ids or self.gpu_memory):
+            raise InputError("--constrained, --gpu_ids and --gpu_memory work in process only; leave --base_url out")
+        check_used(self, ("max_cost_usd", "--base_url", self.base_url))
 
 
 def infer(task: str | Task, config: InferConfig) -> None:
@@ -97,7 +98,7 @@ def infer(task: str | Task, config: InferConfig) -> None:
         lambda ids, batch: write(batch),
         journal=f"{config.output_path}.journal.jsonl",
         settings={
-            "model": redacted(config.base_url) or model_identity(config.model),
+            "model": " ".join(filter(None, [redacted(config.base_url), model_identity(config.model)])),
             "prompt": prompt.fingerprint,
             "prompt_max_length": description.prompt_max_length,
             "max_length": description.max_length,
@@ -161,10 +162,9 @@ def _chosen(records: Records, description: RewardModelDescription, config: Infer
     ids = [record_id for record_id in records if config.split == "all" or record_id in held_out]
     chosen = records.like({record_id: records[record_id] for record_id in ids[: config.limit]})
     if not chosen:
-        raise InputError(
-            f"{config.data_path}: holds none of the records held out for {config.model}; "
-            "give the file that it was trained on, or --split all"
-        )
+        source = description.data.get("validation_path") or description.data.get("path")
+        remedy = f"they are in {source}, or give --split all" if held_out else "give --split all"
+        raise InputError(f"{config.data_path}: holds none of the records held out for {config.model}; {remedy}")
     return chosen
 
 

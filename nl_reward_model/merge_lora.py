@@ -43,7 +43,8 @@ def merge(config: MergeConfig) -> None:
     if not is_adapter(str(adapter)):
         raise InputError(f"{adapter}: holds no adapter_config.json; give the folder of a LoRA adapter")
     check_folder(output, empty=True)
-    check_writable(output / DESCRIPTION_FILE)
+    if config.merge_and_save:
+        check_writable(output / DESCRIPTION_FILE)
     base = config.base_model or None
     try:
         if config.merge_and_save:

@@ -65,20 +65,20 @@ def _train(task: Task, output: Path, config: RewardModelConfig) -> None:
     file = load_prompt(find_prompt(task, "reward_model", config.prompt, config.critique))
     records = load_annotated(config.data_path, task)
     training, validation = _split(records, task, config)
-    used = {**training, **validation}
-    given = {key: feedback for key, record in used.items() if (feedback := task.feedback(record))}
-    judged = [feedback.score is not None for feedback in given.values()]
+    used = [*training.items(), *validation.items()]  # two files may know different records by one id
+    given = [(key, record, feedback) for key, record in used if (feedback := task.feedback(record))]
+    judged = [feedback.score is not None for *_, feedback in given]
     if not (config.verdict and all(judged)):
         task = task.without_verdict()  # z has one form: a model of two would not know when to stop
-        told = any(judged) or any(feedback.missing for feedback in given.values())
+        told = any(judged) or any(feedback.missing for *_, feedback in given)
         if config.verdict and told and config.process_index == 0:
             print(
                 f"warning: {config.data_path}: only {sum(judged)} of {len(judged)} records have a verdict, so the "
                 "model learns none, nor what is missing; leave the others out to learn both"
             )
     strays = [
-        key for key, feedback in given.items()
-        if not all(ground(quote, task.response(used[key])) for quote in feedback.good + feedback.poor)
+        key for key, record, feedback in given
+        if not all(ground(quote, task.response(record)) for quote in feedback.good + feedback.poor)
     ]  # fmt: skip
     if strays and config.process_index == 0:
         print(
@@ -161,7 +161,8 @@ def _check_encoded(
     for part, path in ((encoded, config.data_path), (held_out, config.validation_path or config.data_path)):
         if not part.examples and part.dropped:
             record_id, reason = next(iter(part.dropped.items()))
-            raise InputError(f"{path}: no record fits; the first, {record_id!r}: {reason}; raise --max_length")
+            remedy = "raise --max_prompt_tokens or --max_length"
+            raise InputError(f"{path}: no record fits; the first, {record_id!r}: {reason}; {remedy}")
     if not validation and config.eval_strategy != "no":
         config.eval_strategy, config.load_best_model_at_end = "no", False
 

@@ -88,7 +88,11 @@ def test_the_folder_explains_itself(tmp_path):
     assert RewardModelCritic.load(tmp_path / "merged", "slf5k").max_new_tokens == description.max_new_tokens
     card = (tmp_path / "merged" / "README.md").read_text()
     assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
-    assert f"\n{SERVE} MERGED --served-model-name" in card and (ROOT / SERVE.removeprefix("bash ")).is_file()
+    assert (
+        f"\n{SERVE} THIS_FOLDER --served-model-name" in card
+        and "merge_lora" not in card
+        and (ROOT / SERVE.removeprefix("bash ")).is_file()
+    )
     os.truncate(folder / "adapter_model.safetensors", 500)
     for into in (True, False):
         with pytest.raises(InputError, match="reward_model: is damaged"):

@@ -121,7 +121,7 @@ class Task(ABC):
 
     def place(self, kind: str, name: str = "") -> Path:
         """The file or folder of a kind (see ``places``); with a name, the prompt of that name in the folder."""
-        path = (self.folder or PROJECT) / self.places[kind]
+        path = (self.folder or PROJECT) / {**Task.places, **self.places}[kind]
         return path / f"{name}.txt" if name else path
 
     def about(self, record: Record, response: str) -> Record:

@@ -233,7 +233,8 @@ class WorkedSummaryCritic(SummaryCritic):
                 for i in range(first, last)
                 if summary.facts[i] is not None or summary.new[i]
             ]
-            kinds = [fault.kind for fault in faults if fault.start < last and first < fault.end]
+            end = last + (last == len(summary.words))  # where what is said of the length stands
+            kinds = [fault.kind for fault in faults if fault.start < end and first < fault.end]
             said = ", ".join(_SAID[kind][1] for kind in dict.fromkeys(kinds))
             parts.append(f"{', '.join(known) or 'no facts'}: {said or 'fine'}.")
         return " ".join([*parts, _amount(praised) + "."])

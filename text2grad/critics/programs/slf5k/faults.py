@@ -167,7 +167,8 @@ _NEVER = {
 }
 """Function words that do not follow one another in English (rarely enough)."""
 _WRONG_ARTICLE = re.compile(
-    r"an [bcdfgj-np-tv-z][a-z]{2}|a (?!one|once|eu|u[ns]i|use|uti|ubi|ewe|oui|ura)[aeiou][a-z]{2}"
+    r"an (?!x|[^aeiouy]+$)[bcdfgj-np-tv-z][a-z]{2}"
+    r"|a (?!one|once|eu|u[ns]i|us[eu]|unan|uti|ubi|ewe|oui|ura)[aeiou][a-z]{2}"
 )
 _NOT_LAST = listed("a an the my our their its every and or but because of than i we they")
 _NOT_THRICE = listed("of and or but in on at by with for from is was")
