@@ -242,10 +242,10 @@ class PolicyConfig(
         self.dtype = long_dtype_name(self.dtype)
         if self.optimizer == "auto":
             self.optimizer = "adamw" if self.deepspeed else "adafactor"
-        if self.rollouts_ahead is None:
-            self.rollouts_ahead = is_endpoint(self.critic) or is_served(self.critic)
         go_on_with_adapter(self)
         self.algorithm.configure(self)
+        if self.rollouts_ahead is None:
+            self.rollouts_ahead = is_endpoint(self.critic) or is_served(self.critic)
         self.method = self.method or self.algorithm.label
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -288,7 +288,8 @@ class PolicyConfig(
         """A copy with other settings; another algorithm begins with its own defaults."""
         flat = self.flat()
         if flags.get("algorithm", self.algorithm.name) != self.algorithm.name:
-            for name in _names_of(self.algorithm):
+            made = {"method": self.algorithm.label, "critic": f"scalar:{flat.get('reward_model')}"}
+            for name in [*_names_of(self.algorithm), *(name for name in made if flat[name] == made[name])]:
                 del flat[name]
         return PolicyConfig.of(**{**flat, **flags})
 

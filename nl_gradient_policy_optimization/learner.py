@@ -16,12 +16,13 @@ from nl_gradient_policy_optimization.costs import StepCosts
 from nl_gradient_policy_optimization.policy import PolicyScorer
 from nl_gradient_policy_optimization.schedule import learning_rate_share, permutation
 from nl_gradient_policy_optimization.value_function import ValueFunction
+from text2grad.errors import StopRunError
 
 _SCORED_AT_ONCE = 4
 """Micro-batches that are scored together: without gradients a row takes a fraction of an update's memory."""
 
 
-class BrokenUpdateError(RuntimeError):
+class BrokenUpdateError(StopRunError):
     """The update has left every reasonable size."""
 
 
@@ -178,5 +179,6 @@ class Learner:
         torch.save(rows, path)
         raise BrokenUpdateError(
             f"step {self.step}: loss or gradient norm is {float(value)}; the batch is in {path}. "
-            "The newest checkpoint is older than this step: lower --learning_rate or --clip_range and run again"
+            "The newest checkpoint is older than this step: run again with a lower --learning_rate or --clip_range, "
+            "and --allow_changed true"
         )

@@ -25,7 +25,7 @@ _LENGTH = {
     "epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit",
 }  # fmt: skip
 """Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
-_FIXED = ("lora_r", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
+_FIXED = ("lora_r", "lora_alpha", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
 _PATHS = ("model", "policy_prompt", "critic", "critic_prompt", "deepspeed", "reward_model", "teacher_prompt")
 """Settings that may name a file or folder, beside a word before or after a colon."""

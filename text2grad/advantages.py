@@ -169,8 +169,7 @@ def _group_sums(columns: Tensor, group_size: int, reduce: Reduce = alone) -> Ten
 
 def before_end(mask: Tensor) -> Tensor:
     """The mask without each response's last token, which says "stop"."""
-    following = torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], dim=1)
-    return mask * following
+    return mask * (mask.flip(1).cumsum(1).flip(1) > mask)
 
 
 def centred(deltas: Tensor, mask: Tensor, std_eps: float | None = None) -> Tensor:

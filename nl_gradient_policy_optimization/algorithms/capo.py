@@ -40,7 +40,7 @@ class CAPO(Text2Grad):
         size, outcome = self.run.config.rollouts_per_prompt, response_scores(batch.given - batch.deltas, batch.mask)
         told = batch.deltas + per_response(outcome, batch.mask)
         against = group_tokens(told + batch.rewards - batch.given, batch.mask, size)
-        differ = group_tokens(told, batch.mask, size).abs().amax(1).view(-1, size).amax(1) > 1e-5
+        differ = group_tokens(told, batch.mask, size, eps=1.0).abs().amax(1).view(-1, size).amax(1) > 1e-5
         return against * differ.repeat_interleave(size)[:, None]
 
     def wrap(self, rewards: RewardSource, task: Task, config: PolicyConfig) -> RewardSource:

@@ -33,6 +33,12 @@ class Scalar(Text2Grad):
     def label(self) -> str:
         return "ppo_scalar" if self.reward_model else f"ppo_{self.reward_placement}"
 
+    def check(self, config: PolicyConfig) -> None:
+        if self.reward_model and self.reward_placement != "last_sum":
+            raise InputError(
+                f"--reward_placement {self.reward_placement}: a --reward_model gives its own number; leave it out"
+            )
+
     def configure(self, config: PolicyConfig) -> None:
         if self.reward_model:
             config.critic = f"scalar:{self.reward_model}"

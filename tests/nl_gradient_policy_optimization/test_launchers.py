@@ -128,12 +128,13 @@ def test_one_script_starts_every_baseline_with_its_tasks_settings(started, metho
     said = METHODS[method]
     if said.startswith("--"):  # an algorithm of the policy's trainer, with its settings
         said = f"../optimize.py --task kodcode --config {{here}}/../kodcode/config.yaml {said}"
-    expected = f"{here}/{said.format(here=here)} --seed 3"
-    assert started(script, method, "kodcode", "--seed", "3") == f"python {expected}"
+    more = ("--reward_model", "rm") if method == "ppo" else ()
+    expected = " ".join([f"{here}/{said.format(here=here)}", *more, "--seed 3"])
+    assert started(script, method, "kodcode", *more, "--seed", "3") == f"python {expected}"
     alone = method in ("pairs", "reflect", "step_labels")
     begin = "python" if alone else "torchrun --standalone --nproc_per_node 2"
-    assert started(script, method, "kodcode", "--seed", "3", processes="2") == f"{begin} {expected}"
-    assert started(script, method, "kodcode", "--config", "mine.yaml").count("--config") == 1
+    assert started(script, method, "kodcode", *more, "--seed", "3", processes="2") == f"{begin} {expected}"
+    assert started(script, method, "kodcode", *more, "--config", "mine.yaml").count("--config") == 1
 
 
 def test_the_readmes_commands_suit_a_small_policy_too(started):

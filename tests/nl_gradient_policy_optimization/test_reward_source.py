@@ -211,6 +211,12 @@ def test_rollouts_ahead_are_sampled_before_the_update_and_judged_during_it(tmp_p
 def test_rollouts_are_sampled_ahead_where_the_critic_works_elsewhere(tmp_path, critic, ahead):
     assert tiny_config(tmp_path, critic=critic).rollouts_ahead is ahead
     assert tiny_config(tmp_path, critic=critic, rollouts_ahead=False).rollouts_ahead is False
+    scalar = tiny_config(tmp_path, critic=critic, algorithm="scalar", reward_model="rm")  # in the critic's place
+    assert scalar.rollouts_ahead is False
+    other = scalar.changed(algorithm="verdict")
+    assert (other.critic, other.method) == ("programmatic", "verdict")
+    with pytest.raises(InputError, match="--reward_placement last_mean: a --reward_model gives its own number"):
+        scalar.changed(reward_placement="last_mean").check()
 
 
 @pytest.mark.parametrize("constrained", ["none", "quotes"])

@@ -30,7 +30,7 @@ from tests.tiny_runs import (
     tiny_config,
     untimed,
 )
-from text2grad.errors import InputError
+from text2grad.errors import InputError, StopRunError
 from text2grad.models.answering import LocalPolicy, SamplingConfig
 from text2grad.prompts import carried_words
 from text2grad.records import load_records
@@ -216,14 +216,14 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         return advantages
 
     trainer.algorithm.advantages = poisoned
-    with pytest.raises(RuntimeError, match=r"step 1: .*nan.*broken-batch-1-rank0.pt"):
+    with pytest.raises(StopRunError, match=r"step 1: .*nan.*broken-batch-1-rank0.pt"):
         trainer.train()
     (path,) = trainer.run.glob("broken-batch-*.pt")
     batch = torch.load(path)
     assert any(row["advantages"].isnan().any() for row in batch)
     assert not list(trainer.run.glob("checkpoint-*"))
     trainer.algorithm.advantages, trainer.learner.grad_norm_limit = whole, 1e-9
-    with pytest.raises(RuntimeError, match="broken-batch-1"):
+    with pytest.raises(StopRunError, match="broken-batch-1"):
         trainer.train()
 
 

@@ -141,6 +141,7 @@ def test_response_scores_by_hand():
 def test_before_end_leaves_out_the_last_token():
     assert before_end(MASK).tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]]
     assert before_end(torch.zeros(1, 2)).tolist() == [[0, 0]]
+    assert before_end(torch.tensor([[1.0, 1, 0, 0, 1, 1]])).tolist() == [[1, 1, 0, 0, 1, 0]]  # a tool wrote in between
 
 
 def test_centred_by_hand():

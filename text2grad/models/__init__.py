@@ -11,7 +11,6 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     card_header,
     card_loading,
     chat_ids,
-    cpu_has_bfloat16,
     end_token_ids,
     from_hub,
     is_adapter,
@@ -28,4 +27,4 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     weights_fingerprint,
     without_cudnn_attention,
 )
-from text2grad.models.lora import LoraSettings, go_on_with_adapter, lora_config  # noqa: F401 (likewise)
+from text2grad.models.lora import go_on_with_adapter, lora_config  # noqa: F401 (likewise)
