@@ -101,6 +101,7 @@ fi
 if _text2grad_setup; then
     if [ "${BASH_SOURCE[0]}" = "$0" ] && [ "${1:-}" = --vllm ]; then
         _text2grad_vllm
+        exit
     fi
     if [ "${BASH_SOURCE[0]}" != "$0" ]; then
         _text2grad_venv=${VENV:-.venv}

@@ -16,6 +16,7 @@ from evaluation.results import (
     load_responses,
     load_result,
     print_differences,
+    print_failures,
     print_next_step,
     save_result,
     writers,
@@ -118,6 +119,7 @@ def critic_figures(
         retry_failed=config.retry_failed,
         description=f"feedback of {critic.name}",
     )
+    print_failures(outcome.failures, "critiques")
     names = ("mean_delta", "poor_tokens", "good_tokens", "spans_found")
     shares: dict[str, dict[str, tuple[float, int]]] = {name: {} for name in names}
     missing: dict[str, float] = {}

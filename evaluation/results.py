@@ -30,6 +30,8 @@ def _bleu(sums: np.ndarray) -> np.ndarray:
     """sums: [..., 10]: matched and possible 1- to 4-grams, and the two lengths, as sacrebleu counts them."""
     from sacrebleu.metrics import BLEU
 
+    if np.isnan(sums).any():  # one prompt: nothing to resample
+        return sums[..., 0]
     flat = sums.reshape(-1, sums.shape[-1]).astype(int).tolist()
     scores = [BLEU.compute_bleu(row[:4], row[4:8], row[8], row[9], smooth_method="exp").score for row in flat]
     return np.array(scores).reshape(sums.shape[:-1])

@@ -255,6 +255,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
 
 def _run(arguments: Command) -> int:
     """A command's exit status. A signal is passed on, and waited for: the command saves what it must."""
+    print(f"\n$ {quoted('python', *arguments)}", flush=True)
     child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.DEVNULL, process_group=0)
     try:
         code = child.wait()

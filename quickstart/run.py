@@ -38,6 +38,8 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--run_dir", type=Path, help="folder of the run (runs/quickstart, smoke, code or smoke_code)")
     chosen = parser.parse_args(args)
+    if chosen.code and chosen.critic == "reward_model":
+        parser.error("--code trains no reward model; leave --critic out, or give a reward model's folder")
     if chosen.run_dir is None:
         whole, small = ("code", "smoke_code") if chosen.code else ("quickstart", "smoke")
         chosen.run_dir = ROOT / "runs" / (small if chosen.smoke else whole)

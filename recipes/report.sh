@@ -6,5 +6,5 @@ done
 [ ! -f "$run/annotated.json.report.json" ] || annotation=(--annotation "$run/annotated.json.report.json")
 [ ! -f "$run/reward_model.metrics.json" ] || metrics=(--reward_model "$run/reward_model.metrics.json")
 mapfile -t results < <(find "$run/evaluation" "$run/curve" -name '*result.json' 2>/dev/null | sort)
-run python evaluation/report.py "${runs[@]}" --baseline "$first" --output_path "$run/report.html" --results "${results[@]}" \
-    "${annotation[@]}" "${metrics[@]}"
+run python evaluation/report.py "${runs[@]}" --baseline "$first" --output_path "$run/report.html" \
+    ${results[@]:+--results "${results[@]}"} "${annotation[@]}" "${metrics[@]}"

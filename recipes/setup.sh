@@ -2,7 +2,7 @@
 # makes small. The arrays below are further flags of each step; at full size the tasks' own files have all settings.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-smoke=false print=false model='' annotator=openai:gpt-4o judge='' run='' seed=42
+smoke=false print=false model='' annotator='' judge='' run='' seed=42
 while [ $# -gt 0 ]; do
     case $1 in
         --smoke) smoke=true ;;
@@ -17,7 +17,11 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-model=${model:-$base_model} run=${run:-runs/$task}
+if $smoke && [ -n "$model$annotator" ]; then
+    echo "error: --smoke has a model and an annotator of its own; leave out --model and --annotator" >&2
+    exit 2
+fi
+model=${model:-$base_model} annotator=${annotator:-openai:gpt-4o} run=${run:-runs/$task}
 
 # run COMMAND ...: says the command as a person can type it, and runs it.
 run() {

@@ -8,7 +8,7 @@
         --policy_path KodCode/KodCode-Light-RL-10K --output_dir runs/kodcode/data
 
 Records are dealt by their prompt, so that all responses to one prompt lie together. What a prompt belongs to depends on
-the prompt and the seed alone, not on the order of the file. ``manifest.json`` holds the hash of every file. The same
+the seed and on which prompts there are, not on their order. ``manifest.json`` holds the hash of every file. The same
 command again checks the files against it.
 """
 

@@ -16,7 +16,7 @@ FEW_PROMPTS = 100
 def cautions(report: dict[str, Any], results: list[dict[str, Any]], groups: list[Variant]) -> list[str]:
     """The facts, those on the evaluation before those on training."""
     found = []
-    if report["training"] and not report["tables"]:
+    if report["training"] and not (report["tables"] or report["judges"]):
         found.append("No figure is measured on held-out prompts.")
     several = len(report["training"]) > 1
     for group in groups:

@@ -32,7 +32,7 @@ def headline(report: dict[str, Any]) -> dict[str, str]:
                 if ends:
                     words = wording(name)
                     title = f"{words.label} {show(ends['first'], words.style)} → {show(ends['last'], words.style)}"
-                    deck = f"{section['task']}: {label}, first and last tenth of training, no held-out prompts"
+                    deck = f"{section['task']}: {label}, first and last tenth of training"
                     return {"title": title, "deck": deck, "task": section["task"]}
     return {"title": "Results", "deck": "", "task": ""}
 

@@ -60,7 +60,7 @@ def packs(groups: list[Variant], pairs: list[dict[str, Any]], limit: int) -> tup
             "kl": _scale([rollout.kl for rollout in kept]),
         },
     }
-    packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])} if runs else {}
+    packed = {"index": pack(index), "prompts": pack([text for _, text in prompts])} if kept else {}
     for number, start in enumerate(range(0, len(kept), PACK)):
         part = kept[start : start + PACK]
         packed[f"texts-{number}"] = pack([_texts(rollout) for rollout in part])
@@ -138,6 +138,7 @@ def _pair(pair: dict[str, Any]) -> dict[str, Any]:
     return {
         "benchmark": pair["benchmark"],
         "systems": [method_name(before["system"]), method_name(after["system"])],
+        "task": before["task"],
         "spans": span_words(before["task"]),
         "ids": pair["ids"],
         "prompts": [prompt_text(after, key) for key in pair["ids"]],

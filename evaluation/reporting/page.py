@@ -30,7 +30,7 @@ JUDGED = ("win_rate", "win_rate_order_free", "orders_agree", "position_bias", "j
 
 def html(report: dict[str, Any], packs: dict[str, str]) -> str:
     """The page. ``packs``: the rollouts for its script, by name (:mod:`evaluation.reporting.packs`)."""
-    tasks = [run["task"] for run in report["runs"]] + [table["task"] for table in report["tables"]]
+    tasks = [part["task"] for part in (*report["runs"], *report["tables"], *report["judges"])]
     models = [run["model"].rstrip("/").rsplit("/", 1)[-1] for run in report["runs"]]
     script = _asset("viewer.js")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

@@ -317,7 +317,7 @@
       back.disabled = at <= 0;
       forth.disabled = at >= choice.length - 1;
       const drawn = [pair.before[at], pair.after[at]].map(([response, critique, error, good, poor, quotes], side) => {
-        const answer = { response, critique, error, good, poor, quotes, spans: pair.spans, series: null };
+        const answer = { response, critique, error, good, poor, quotes, spans: pair.spans, run: pair, series: null };
         return make("article", {}, make("h3", {}, pair.systems[side]), drawResponse(answer), critique || error ? drawCritique(answer) : null);
       });
       root.querySelector(".pair").replaceChildren(...drawn);
