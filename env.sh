@@ -94,9 +94,12 @@ _text2grad_vllm() (
     echo "$package==0.32.0" >"$venv/.installed"
     echo "ready: bash nl_gradient_policy_optimization/serve_vllm.sh MODEL"
 )
-if [ "${BASH_SOURCE[0]}" = "$0" ] && [[ ${1:-} = -h || ${1:-} = --help ]]; then
-    sed -n '2,/^[^#]/ s/^# \{0,1\}//p' "$0"
-    exit
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    case ${1:-} in
+        '' | --vllm) ;;
+        -h | --help) sed -n '2,/^[^#]/ s/^# \{0,1\}//p' "$0" && exit ;;
+        *) echo "error: unknown option $1; see bash env.sh --help" >&2 && exit 2 ;;
+    esac
 fi
 if _text2grad_setup; then
     if [ "${BASH_SOURCE[0]}" = "$0" ] && [ "${1:-}" = --vllm ]; then
