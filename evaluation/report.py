@@ -13,7 +13,7 @@ from evaluation.reporting.assemble import assemble
 from evaluation.reporting.comparing import load_results
 from evaluation.reporting.packs import packs
 from evaluation.reporting.page import html
-from evaluation.reporting.runs import load_runs
+from evaluation.reporting.runs import load_run, once
 from text2grad import configs
 from text2grad.errors import InputError, command
 from text2grad.records import check_output, save_json, save_text
@@ -54,7 +54,8 @@ def main(given: Sequence[str] | None = None) -> None:
 
     results = load_results(args.results)
     stages = args.annotation, args.reward_model
-    report, variants, pairs = assemble(load_runs(args.runs), results, args.baseline, *stages)
+    runs = [load_run(folder) for folder in once(args.runs)]
+    report, variants, pairs = assemble(runs, results, args.baseline, *stages)
     packed, report["viewer"] = packs(variants, pairs, args.max_rollouts)
     page = html(report, packed)
     save_json(output.with_suffix(".json"), report)

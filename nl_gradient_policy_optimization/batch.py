@@ -148,11 +148,11 @@ class Batch:
     def joined(self, other: Batch) -> Batch:
         """The rows of both, ``other``'s after this one's; of the columns, those that both have."""
         both = Batch([*self.rollouts, *other.rollouts], self.pad_id, self.dtype)
-        width = both.response_ids.shape[1]
         theirs = dict(other._tensors())
         for name, mine in self._tensors():
             if name in theirs and name not in (*_PROMPTS, "response_ids", "response_mask"):
-                both.put(name, torch.cat([_widened(mine, width), _widened(theirs[name], width)]))
+                rows = [*mine, *theirs[name]]
+                both.put(name, torch.stack(rows) if mine.dim() == 1 else padded(rows, mine.dtype))
         return both
 
     # Columns by name
@@ -211,11 +211,3 @@ class Batch:
         for name, tensor in changed:
             self.put(name, tensor)
         return self
-
-
-def _widened(column: Tensor, width: int) -> Tensor:
-    """``[B, T, …]`` with zeros up to ``width``; ``[B]`` as it is."""
-    if column.dim() == 1:
-        return column
-    missing = column.new_zeros(len(column), width - column.shape[1], *column.shape[2:])
-    return torch.cat([column, missing], 1)

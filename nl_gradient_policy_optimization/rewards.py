@@ -110,8 +110,10 @@ class CriticRewards:
         ]
 
     def _feedback(self, rollout: Rollout, reply: Feedback | FeedbackError | None) -> RolloutFeedback:
-        if reply is None:
-            return _empty(rollout, self.config)
+        if reply is None:  # without text there is nothing to quote: the end token takes the whole blame
+            deltas = [0.0] * (len(rollout.response_ids) - 1) + [EMPTY_REWARD]
+            silence = RolloutFeedback(deltas, deltas, "The response is empty.", score=-1.0, score_source="derived")
+            return shape(silence, rollout, self.config)
         if isinstance(reply, FeedbackError):
             zeros = [0.0] * len(rollout.response_ids)
             return RolloutFeedback(rewards=zeros, error=str(reply) or type(reply).__name__)
@@ -187,12 +189,3 @@ def shape(feedback: RolloutFeedback, rollout: Rollout, config: PolicyConfig) -> 
     if rollout.finished:
         return feedback
     return replace(feedback, rewards=[*feedback.rewards[:-1], feedback.rewards[-1] + config.unfinished_reward])
-
-
-def _empty(rollout: Rollout, config: PolicyConfig) -> RolloutFeedback:
-    """A response without text has nothing to quote: its last token (the end token) takes the whole blame."""
-    deltas = [0.0] * (len(rollout.response_ids) - 1) + [EMPTY_REWARD]
-    feedback = RolloutFeedback(
-        rewards=list(deltas), deltas=deltas, critique="The response is empty.", score=-1.0, score_source="derived"
-    )
-    return shape(feedback, rollout, config)

@@ -92,8 +92,13 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
         return (then | {"steps": before}, here | {"steps": after}) if after < before else (then, here)
 
     try:
-        begun = _read(path)
-        own, wanted, changes = _settings(begun), _settings(now), begun.get("changes", [])
+        begun = load_json(path)
+        try:
+            own = _settings(begun)
+        except InputError as error:  # another version wrote it, with settings that this one does not have
+            made = begun["versions"]["text2grad"]
+            raise InputError(f"{path}: was begun by text2grad {made} ({error}); choose another --output_dir") from None
+        wanted, changes = _settings(now), begun.get("changes", [])
         allowed, more = now["config"]["allow_changed"], finished < _steps(wanted, now, ranks)
         made = run_folder.continued(path, own | {"changes": changes}, wanted, finished, allowed, _FIXED, more, compared)
         changes = made.get("changes", [])
@@ -107,17 +112,6 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
 def changed_at(about: Mapping[str, Any], step: int) -> bool:
     """Whether a run's settings changed at a step in more than its length, by its ``run.json``."""
     return any(each["from_step"] == step and each["settings"].keys() - _LENGTH for each in about.get("changes", []))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What the file holds; ``InputError`` where another version wrote it, with settings that this one does not have."""
-    begun = load_json(path)
-    try:
-        config_of(begun)
-    except InputError as error:
-        made = begun["versions"]["text2grad"]
-        raise InputError(f"{path}: was begun by text2grad {made} ({error}); choose another --output_dir") from None
-    return begun
 
 
 def _settings(about: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ command again checks the files against it.
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,11 @@ def deal(
         count = config.evaluation_records or min(DEFAULT_EVALUATION, len(order) // 5)
         held_out, order = order[:count], order[count:]
     chosen = {"evaluation": set(held_out)}
-    if not shares:
-        chosen |= {name: set(order) for name in ("sft", "reward_model", "policy")}
+    if shares:
+        edges = [round(begun / sum(shares) * len(order)) for begun in accumulate(shares, initial=0.0)]
+        chosen |= {name: set(order[low:high]) for name, (low, high) in zip(PARTS, pairwise(edges), strict=False)}
     else:
-        chosen |= _cut(order, ("sft", "reward_model", "policy")[: len(shares)], shares)
+        chosen |= {name: set(order) for name in PARTS[:3]}
     if "policy" in taken:
         chosen["policy"] = own["policy"] - taken.get("evaluation", set())
     parts = {
@@ -127,15 +129,6 @@ def deal(
     if empty := [name for name, rows in parts.items() if not rows]:
         raise InputError(f"{config.data_path}: {len(own['data'])} prompts leave none for {', '.join(empty)}; give more")
     return parts, left_out
-
-
-def _cut(order: list[str], names: tuple[str, ...], shares: tuple[float, ...]) -> dict[str, set[str]]:
-    """The prompts in pieces of these shares, none twice."""
-    total, begun, pieces = sum(shares), 0.0, {}
-    for name, share in zip(names, shares, strict=True):
-        start, begun = round(begun / total * len(order)), begun + share
-        pieces[name] = set(order[start : round(begun / total * len(order))])
-    return pieces
 
 
 def check(folder: Path, about: Mapping[str, Any]) -> None:

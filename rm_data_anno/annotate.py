@@ -12,7 +12,7 @@ from contextlib import closing, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rm_data_anno import fidelity
 from rm_data_anno.batch_api import BatchClient, complete_in_batches
@@ -154,9 +154,7 @@ class _Annotation:
         self._pool = ThreadPoolExecutor(os.cpu_count())  # for what runs on this machine
 
     @classmethod
-    def load(
-        cls, task: Task, config: AnnotateConfig, records: Records, output: Path, sandbox: Sandbox | None
-    ) -> _Annotation:
+    def load(cls, task: Task, config: AnnotateConfig, records: Records, output: Path, sandbox: Sandbox | None) -> Self:
         spec = config.critic_spec
         if not is_endpoint(spec):
             for option in fields(ChatOptions):
@@ -177,13 +175,8 @@ class _Annotation:
         critic.client.remember(ReplyCache(_beside(output, "replies.jsonl")))
         if isinstance(critic.client, BatchClient):
             critic.client.open(_beside(output, "batches.json"))
-        settings = {
-            "annotator": "chat",
-            "model": critic.client.model,
-            "variant": critic.variant,
-            "prompt": critic.prompt.fingerprint,
-            "temperature": config.temperature,
-        }
+        settings: dict[str, Any] = {"annotator": "chat", "model": critic.client.model, "variant": critic.variant}
+        settings |= {"prompt": critic.prompt.fingerprint, "temperature": config.temperature}
         if critic.variant == "human_feedback":
             settings["feedback_field"] = critic.feedback_field
         return cls(task, critic, sandbox, settings, _beside(output, "tests.jsonl") if config.batch_api else None)
@@ -305,9 +298,7 @@ def _beside(output: Path, ending: str) -> Path:
     return output.with_name(f"{output.name}.{ending}")
 
 
-def _write(
-    task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation, max_failures: float
-) -> None:
+def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation, allowed: float) -> None:
     annotated = {}
     for record_id, added in outcome.results.items():
         annotated[record_id] = task.without_older(records[record_id]) | added
@@ -328,7 +319,7 @@ def _write(
         print(f"{len(outcome.failures)} failed (--retry_failed tries them again), reasons: {failed}", file=sys.stderr)
     if outcome.stopped:
         print(f"{left} left: {outcome.stopped}; run the same command again to continue", file=sys.stderr)
-    if outcome.stopped or len(outcome.failures) > max_failures * len(records):
+    if outcome.stopped or len(outcome.failures) > allowed * len(records):
         raise SystemExit(1)
     say_next(
         f"train a reward model, {stage_command('reward_model', task)} --data_path {quoted(output)} "

@@ -21,6 +21,8 @@ from text2grad.records import annotation_of, load_records
 from text2grad.tasks import Interval, Record, Task, get_task
 from text2grad.token_rewards import rewards_on, span_intervals
 
+_COUNTED = ("corrected", "repeated", "unscored", "unjudged", "contradicted")
+
 
 def annotation_report(
     task: Task, records: Mapping[str, Record], failures: Mapping[str, str] | None = None
@@ -51,11 +53,7 @@ def annotation_report(
             "kept": kept,
             "unmatched_rate": _rate(_count(first, "unmatched"), _count(first, "offered")),
             "dropped_rate": _rate(_count(checks, "unmatched"), _count(checks, "offered")),
-            "corrected": _count(checks, "corrected"),
-            "repeated": _count(checks, "repeated"),
-            "unscored": _count(checks, "unscored"),
-            "unjudged": _count(checks, "unjudged"),
-            "contradicted": _count(checks, "contradicted"),
+            **{name: _count(checks, name) for name in _COUNTED},
             "unsupported_rate": _rate(_count(checks, "unsupported"), kept),
         },
         **{
@@ -159,9 +157,7 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
         label = f"{prefix}{name}".replace("_", " ")
         if isinstance(item, dict) and "median" in item:
             shown = {key: _number(key, figure) for key, figure in item.items()}
-            rows[label] = (
-                f"{shown['mean']} [{shown['min']} {shown['q1']} {shown['median']} {shown['q3']} {shown['max']}]"
-            )
+            rows[label] = "{mean} [{min} {q1} {median} {q3} {max}]".format_map(shown)
         elif isinstance(item, dict):
             rows |= _flat(item, f"{label}: ")
         else:

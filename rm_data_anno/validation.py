@@ -51,14 +51,12 @@ class Validated:
 
     def complaint(self) -> str | None:
         """What to tell the model about spans that had to be dropped; None where there are none."""
-        parts = []
-        if self.unmatched:
-            parts.append(f"these spans are not exact quotes of the response: {_listed(self.unmatched)}")
-        if self.unjudged:
-            parts.append(f"these spans lie outside the code of the response: {_listed(self.unjudged)}")
-        if self.contradicted:
-            parts.append(f"these spans are in both lists: {_listed(self.contradicted)}")
-        return "; ".join(parts) or None
+        told = {
+            "are not exact quotes of the response": self.unmatched,
+            "lie outside the code of the response": self.unjudged,
+            "are in both lists": self.contradicted,
+        }
+        return "; ".join(f"these spans {what}: {_listed(spans)}" for what, spans in told.items() if spans) or None
 
     def to_dict(self) -> dict:
         """For the record's ``annotation``: empty lists and rare counts of 0 are left out."""

@@ -222,9 +222,7 @@ def min_form(deltas: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
 # Both together
 
 
-def scaled(
-    values: Tensor, mask: Tensor, usual: float = 0.0, reduce: Reduce = alone, eps: float = 1e-8
-) -> tuple[Tensor, float]:
+def scaled(values: Tensor, mask: Tensor, usual: float = 0.0, reduce: Reduce = alone) -> tuple[Tensor, float]:
     """Values divided by their root mean square over the masked entries of all ranks; and that mean square.
 
     Args:
@@ -234,7 +232,7 @@ def scaled(
     chosen = _chosen(values.double(), mask)
     squares, count = reduce(torch.stack([(chosen**2).sum(), mask.double().sum()])).tolist()
     mean = squares / max(count, 1.0)
-    return (chosen * (max(mean, usual) + eps) ** -0.5).to(values.dtype), mean
+    return (chosen * (max(mean, usual) + 1e-8) ** -0.5).to(values.dtype), mean
 
 
 def agreement(first: Tensor, second: Tensor, counts: Tensor, reduce: Reduce = alone) -> float:

@@ -6,9 +6,9 @@ The stages are higher floors than this package, so a program is imported by name
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 
 from text2grad import __version__, configs
+from text2grad.tasks.base import PROJECT
 from text2grad.tasks.commands import flag_values
 
 
@@ -25,7 +25,8 @@ class Program:
         tasks, others = flag_values(args, "--task")
         task = tasks[-1] if tasks else ""
         own = self.own.format(task)
-        return (task, own, others) if own and task.isidentifier() and _exists(own) else (task, self.module, args)
+        there = own and task.isidentifier() and PROJECT.joinpath(*own.split(".")).with_suffix(".py").is_file()
+        return (task, own, others) if there else (task, self.module, args)
 
 
 PROGRAMS = {
@@ -95,10 +96,3 @@ def _run(name: str, args: list[str]) -> None:
         program.main()
     else:  # a task's script lends the main of all tasks, and tells it the task
         program.main(task)
-
-
-def _exists(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from itertools import chain
@@ -241,11 +241,9 @@ def help_text(*dataclasses: type, everything: bool = False, default_config: str 
     Args:
         everything: explain the settings that a dataclass inherits from a library too.
     """
+    about = getattr(sys.modules["__main__"], "__doc__", None)
     parser = ArgumentParser(
-        usage=_usage(),
-        description=getattr(sys.modules["__main__"], "__doc__", None),
-        formatter_class=RawDescriptionHelpFormatter,
-        add_help=False,
+        usage=_usage(), description=about, formatter_class=RawDescriptionHelpFormatter, add_help=False
     )
     settings = parser.add_argument_group("settings")
     read = f" (default: {_shown_path(default_config)})".replace("%", "%%") if default_config else ""
@@ -274,20 +272,13 @@ class Described(NamedTuple):
     library: str
 
 
-def described(kind: type) -> list[Described]:
+def described(kind: type) -> Iterator[Described]:
     """Every setting of a dataclass, in its order."""
     hints = get_type_hints(kind)
-    return [
-        Described(
-            each.name,
-            _aliases(each),
-            _value_name(hints[each.name]),
-            _default_shown(each),
-            str(each.metadata.get("help", "")).replace("%%", "%"),
-            _library_of(kind, each.name),
-        )
-        for each in fields(kind)
-    ]
+    for each in fields(kind):
+        text = str(each.metadata.get("help", "")).replace("%%", "%")
+        value, default, library = _value_name(hints[each.name]), _default_shown(each), _library_of(kind, each.name)
+        yield Described(each.name, _aliases(each), value, default, text, library)
 
 
 def _value_name(hint: Any) -> str:
@@ -329,11 +320,9 @@ def _names_of(choices: tuple) -> list[str]:
 
 def _library_of(kind: type, name: str) -> str:
     """The library class that brought a field in; empty for a field of this project."""
-    for base in kind.__mro__:
-        if name in inspect.get_annotations(base):
-            root = base.__module__.partition(".")[0]
-            return f"{root}.{base.__name__}" if root in ("trl", "transformers") else ""
-    return ""
+    base = next(base for base in kind.__mro__ if name in inspect.get_annotations(base))
+    root = base.__module__.partition(".")[0]
+    return f"{root}.{base.__name__}" if root in ("trl", "transformers") else ""
 
 
 def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:

@@ -116,9 +116,8 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            print(
-                f"error: {error.filename or 'a file'}: the disk is full; free some space and run again", file=sys.stderr
-            )
+            where = error.filename or "a file"
+            print(f"error: {where}: the disk is full; free some space and run again", file=sys.stderr)
             raise SystemExit(2) from None
         except (InputError, StopRunError) as error:
             print(f"error: {redacted(str(error))}", file=sys.stderr)

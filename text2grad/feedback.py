@@ -168,17 +168,10 @@ class FeedbackFields:
         score = by_name.get(normalised(self.score))
         if score is not None and not is_score(score):
             raise FeedbackError(f"{self.score!r} of {where} is not a number in -1..1 but {shown(score)}")
-        good, poor, lacking = (
-            self._texts(by_name.get(normalised(name)), name) for name in (self.good, self.poor, self.missing)
-        )
-        return Feedback(
-            critique=critique.strip(),
-            good=good,
-            poor=poor,
-            scores=self._scores(dense),
-            missing=lacking,
-            score=None if score is None else float(score),
-        )
+        lists = (self.good, self.poor, self.missing)
+        good, poor, lacking = (self._texts(by_name.get(normalised(name)), name) for name in lists)
+        score = None if score is None else float(score)
+        return Feedback(critique.strip(), good, poor, self._scores(dense), lacking, score)
 
     def parse(self, text: str, critique: str | None = None) -> Feedback:
         """Read feedback back from what a model wrote.

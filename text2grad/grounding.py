@@ -96,9 +96,7 @@ def _overlapping(quote: str, text: str, start: int) -> Iterator[int]:
 def _forgiving(quote: str, response: str) -> list[Interval]:
     text, starts, ends = _simplified(response)
     for core in _cores(_simplified(quote)[0]):
-        if not any(char.isalnum() for char in core):
-            continue
-        if found := _forgiven(core, text):
+        if any(char.isalnum() for char in core) and (found := _forgiven(core, text)):
             return [(starts[start], ends[end - 1]) for start, end in found]
     return []
 
@@ -154,27 +152,23 @@ def _simplified(text: str) -> tuple[str, list[int], list[int]]:
     starts: list[int] = []
     ends: list[int] = []
 
-    def put(piece: str, start: int, end: int) -> None:
-        for char in piece:
-            chars.append(char)
-            starts.append(start)
-            ends.append(end)
-
     position = 0
     while position < len(text):
         end = position + 1
         if text[position].isspace():
             while end < len(text) and text[end].isspace():
                 end += 1
-            put(" ", position, end)
+            piece = " "
         elif ellipsis := _ELLIPSIS.match(text, position):
-            end = ellipsis.end()
-            put("...", position, end)
+            end, piece = ellipsis.end(), "..."
         else:
             while end < len(text) and end - position < _LONGEST_CLUSTER and _joins(text[end]):
                 end += 1
             cluster = unicodedata.normalize("NFC", text[position:end])
-            put(cluster.translate(_QUOTATION).translate(_DASHES), position, end)
+            piece = cluster.translate(_QUOTATION).translate(_DASHES)
+        chars += piece
+        starts += [position] * len(piece)
+        ends += [end] * len(piece)
         position = end
     return "".join(chars), starts, ends
 

@@ -70,7 +70,11 @@ def load_prompt(
         raise InputError(f"{path}: {told}; check the path") from None
     if not text:
         raise InputError(f"{path}: the prompt file is empty")
-    names = placeholders(text, str(path))
+    for match in Template.pattern.finditer(text):
+        if match["invalid"] is not None:
+            line = text.count("\n", 0, match.start()) + 1
+            raise InputError(f"{path}: a lone $ in line {line}; write $$ for a dollar sign")
+    names = set(Template(text).get_identifiers())
     missing = set(required) - names
     if missing:
         raise InputError(f"{path}: lacks {_shown(missing)}; put it where that text belongs")
@@ -142,18 +146,6 @@ def find_prompt(task: Task, kind: str, wanted: str, critique: bool = True) -> Pa
     if "." in wanted or "/" in wanted:
         return Path(wanted)
     return prompt_path(task, kind, variant_asked(wanted, critique, ("cot", "no_cot")) or wanted)
-
-
-def placeholders(text: str, source: str) -> set[str]:
-    """The names of the placeholders in a text. ``InputError`` names the line of a ``$`` that belongs to none."""
-    names: set[str] = set()
-    for match in Template.pattern.finditer(text):
-        if match["invalid"] is not None:
-            line = text.count("\n", 0, match.start()) + 1
-            raise InputError(f"{source}: a lone $ in line {line}; write $$ for a dollar sign")
-        if match["escaped"] is None:
-            names.add(match["named"] or match["braced"])
-    return names
 
 
 def _shown(names: Collection[str]) -> str:

@@ -398,8 +398,8 @@ def check_output(path: str | Path) -> None:
     content = path.read_bytes()
     if content and _ledger_row(path, content) not in known:
         raise InputError(
-            f"{path}: was not written by {_program()}, or has changed since; move or delete it, or choose another "
-            "output path"
+            f"{path}: was not written by {Path(sys.argv[0]).name}, or has changed since; move or delete it, or choose "
+            "another output path"
         )
 
 
@@ -416,11 +416,8 @@ def _ledger(path: Path) -> str:
 
 
 def _ledger_row(path: Path, content: bytes) -> str:
-    return json.dumps({"file": path.name, "program": _program(), "sha256": hashlib.sha256(content).hexdigest()})
-
-
-def _program() -> str:
-    return Path(sys.argv[0]).name
+    digest = hashlib.sha256(content).hexdigest()
+    return json.dumps({"file": path.name, "program": Path(sys.argv[0]).name, "sha256": digest})
 
 
 def fingerprint(value: Any) -> str:

@@ -20,6 +20,8 @@ LEVEL = 0.95
 
 Combine = Callable[[np.ndarray], np.ndarray]
 """Sums ``[..., columns]`` to the figure ``[...]``."""
+Rows = Sequence[Sequence[float]] | np.ndarray
+"""``[records, columns]``: what each record adds to the sums."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,7 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Estimate:
     return Estimate(mean, mean - half, mean + half, count)
 
 
-def bootstrap(
-    rows: Sequence[Sequence[float]] | np.ndarray,
-    combine: Combine = ratio,
-    groups: Sequence[Hashable] | None = None,
-) -> Estimate:
+def bootstrap(rows: Rows, combine: Combine = ratio, groups: Sequence[Hashable] | None = None) -> Estimate:
     """The figure of all records, and the percentile interval of resampled ones.
 
     Args:
@@ -91,10 +89,7 @@ def bootstrap(
 
 
 def paired_difference(
-    first: Sequence[Sequence[float]] | np.ndarray,
-    second: Sequence[Sequence[float]] | np.ndarray,
-    combine: Combine = ratio,
-    groups: Sequence[Hashable] | None = None,
+    first: Rows, second: Rows, combine: Combine = ratio, groups: Sequence[Hashable] | None = None
 ) -> tuple[Estimate, float]:
     """The figure of ``first`` less that of ``second`` on the same records, row by row; both resampled alike.
 
@@ -127,7 +122,7 @@ def fleiss_kappa(counts: Sequence[Sequence[int]] | np.ndarray) -> float:
     return math.nan if chance == 1 else float((observed.mean() - chance) / (1 - chance))
 
 
-def _grouped(rows: Sequence[Sequence[float]] | np.ndarray, groups: Sequence[Hashable] | None) -> np.ndarray:
+def _grouped(rows: Rows, groups: Sequence[Hashable] | None) -> np.ndarray:
     """Rows of one group added up; [groups, columns]."""
     rows = np.asarray(rows, dtype=float)
     if groups is None:

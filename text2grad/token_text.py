@@ -64,10 +64,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[bytes | None]:
         )
     written = _byte_level_bytes if decoder.pieces is _byte_level else _sentencepiece_bytes
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    return [
-        None if token is None or token_id in decoder.special else written(token)
-        for token_id, token in enumerate(tokens)
-    ]
+    return [None if token is None or place in decoder.special else written(token) for place, token in enumerate(tokens)]
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -168,11 +165,9 @@ def _from_units(pieces: list[bytes], chars: list[int]) -> list[Interval]:
     """Each piece's interval, from the character index of each of its bytes."""
     spans, position = [], 0
     for end_byte, piece in zip(accumulate(map(len, pieces)), pieces, strict=True):
-        if piece:
-            position = chars[end_byte - 1] + 1
-            spans.append((chars[end_byte - len(piece)], position))
-        else:
-            spans.append((position, position))
+        start = chars[end_byte - len(piece)] if piece else position
+        position = chars[end_byte - 1] + 1 if piece else position
+        spans.append((start, position))
     return spans
 
 

@@ -10,12 +10,7 @@ from text2grad.grounding import ground
 from text2grad.records import fingerprint
 from text2grad.tasks import Record
 
-KINDS = {
-    "drop": "spans lost",
-    "shift": "spans shifted",
-    "flip": "signs flipped",
-    "always": "phrases always misjudged",
-}
+KINDS = {"drop": "spans lost", "shift": "spans shifted", "flip": "signs flipped", "always": "phrases always misjudged"}
 """Each kind of error, and what tables call it."""
 
 

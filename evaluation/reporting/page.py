@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +15,6 @@ from evaluation.reporting.wording import method_name, show, show_change, show_in
 from text2grad.statistics import RESAMPLES
 from text2grad.tasks import get_task
 
-_HERE = Path(__file__).parent
 VERDICTS = {
     "better": "▲ better",
     "worse": "▼ worse",
@@ -80,6 +78,5 @@ def _gloss(tasks: list[str]) -> str:
     )
 
 
-@cache
 def _asset(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")

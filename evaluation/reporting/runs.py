@@ -84,11 +84,6 @@ class Run:
         return {row["step"]: row[name] for row in self.metrics if is_number(row.get(name))}
 
 
-def load_runs(folders: list[str]) -> list[Run]:
-    """Several run folders, each given once."""
-    return [load_run(folder) for folder in once(folders)]
-
-
 def once(paths: list[str]) -> list[str]:
     """The paths; ``InputError`` where one comes twice, which would pass for another seed."""
     seen: set[Path] = set()

@@ -40,10 +40,7 @@ class Steps(Text2Grad):
     """PPO on the rewards of steps."""
 
     name = "steps"
-
-    @property
-    def label(self) -> str:
-        return "prm_ppo"
+    label = "prm_ppo"
 
     def check(self, config: PolicyConfig) -> None:
         super().check(config)

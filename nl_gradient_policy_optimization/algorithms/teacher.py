@@ -232,15 +232,11 @@ class Teacher(Text2Grad):
 class SDPO(Teacher):
     """SDPO (arXiv 2601.20802): Jensen-Shannon divergence from a slowly following teacher, on every token."""
 
-    name = "sdpo"
+    name = label = "sdpo"
 
     teacher: TeacherKind = setting("all", "sdpo: as in teacher")
     teacher_weights: Literal["reference", "average"] = setting("average", "sdpo: as in teacher")
     teacher_alpha: float = setting(0.5, "sdpo: as in teacher", at_least=0, at_most=1)
-
-    @property
-    def label(self) -> str:
-        return self.name
 
 
 @dataclass

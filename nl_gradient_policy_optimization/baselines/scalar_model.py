@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,16 +107,10 @@ def load_classifier(name: str, dtype: torch.dtype) -> PreTrainedModel:
         adapted = PeftModel.from_pretrained(load_classifier(base_of(path), dtype), path)
         return adapted.merge_and_unload()
     without_cudnn_attention()
-    with _quiet():  # a causal LM has no reward head: transformers would warn each time that it makes one
-        return from_hub(AutoModelForSequenceClassification.from_pretrained, path, num_labels=1, dtype=dtype)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
     before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # a causal LM has no reward head: transformers would warn each time that it makes one
     try:
-        yield
+        return from_hub(AutoModelForSequenceClassification.from_pretrained, path, num_labels=1, dtype=dtype)
     finally:
         logging.set_verbosity(before)
 

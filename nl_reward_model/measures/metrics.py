@@ -151,14 +151,8 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
     ]
     chance, rows = tokens["chance"], []
     for label, row in tokens["labels"].items():
-        shares = [
-            row["precision"],
-            row["recall"],
-            row["f1"],
-            chance["random"][label]["share"],
-            chance["shuffled"][label]["f1"],
-            chance["f1_above_shuffled"][label],
-        ]
+        shares = [row["precision"], row["recall"], row["f1"], chance["random"][label]["share"]]
+        shares += [chance["shuffled"][label]["f1"], chance["f1_above_shuffled"][label]]
         rows.append([label, *map(interval_text, shares), f"{row['true']}/{row['predicted']}"])
     header = ["label", "precision", "recall", "F1", "F1 by chance", "F1, spans shuffled", "above shuffled"]
     lines += [_table(rows, [*header, "true/predicted"]), ""]

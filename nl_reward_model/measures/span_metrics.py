@@ -109,9 +109,7 @@ def match_record(item: PairedFeedback, task: Task, true_labels: np.ndarray) -> d
     return result
 
 
-def span_metrics(
-    compared: Sequence[dict[str, Matching]], task: Task, groups: Sequence[Hashable] | None = None
-) -> dict[str, Any]:
+def span_metrics(compared: Sequence[dict[str, Matching]], task: Task, groups: Sequence[Hashable]) -> dict[str, Any]:
     """All figures on spans, slot by slot under the task's own names; ``docs/reward_model_metrics.md`` defines each."""
     result: dict[str, Any] = {}
     for slot in SLOTS:
@@ -138,7 +136,7 @@ def span_metrics(
     return result
 
 
-def unmatched_rate(compared: Sequence[dict[str, Matching]], groups: Sequence[Hashable] | None = None) -> Estimate:
+def unmatched_rate(compared: Sequence[dict[str, Matching]], groups: Sequence[Hashable]) -> Estimate:
     """The share of predicted quotes that are nowhere in the text that can get a reward (paper, Table 15)."""
     rows = []
     for record in compared:
@@ -155,7 +153,7 @@ def _quartiles(lengths: Sequence[int]) -> dict[str, float]:
     return {"n": len(lengths), "mean": round(float(np.mean(lengths)), 3), "q1": q1, "q2": q2, "q3": q3}
 
 
-def _by_length(rows: Sequence[Matching], groups: Sequence[Hashable] | None) -> dict[str, dict[str, float | int | None]]:
+def _by_length(rows: Sequence[Matching], groups: Sequence[Hashable]) -> dict[str, dict[str, float | int | None]]:
     """Share of a predicted span's tokens that truly have its label, averaged over the spans of each length quartile."""
     lengths = [length for row in rows for length in row.lengths]
     if not lengths:

@@ -99,7 +99,8 @@ def name(post: str, summary: str, others: Sequence[str], rng: random.Random) -> 
     for word in words(summary):
         place, lower = (word.start, word.end), word.text.lower()
         roles = [other for group in _ROLES if lower in map(str.lower, group) for other in group]
-        options += [(place, _like(other, word.text)) for other in roles if other.lower() not in known]
+        like = str.capitalize if word.text[0].isupper() else str
+        options += [(place, like(other)) for other in roles if other.lower() not in known]
         proper = word.text[0].isupper() and not word.text.isupper() and lower not in _NO_NAMES
         if proper and word.start not in starts and lower in known and not roles:
             options += [(place, other) for other in _NAMES if other.lower() not in known]
@@ -206,10 +207,6 @@ def _inserted(kind: str, text: str, sentence: str, rng: random.Random) -> KnownF
     before = " ".join(parts[:at]) + (" " if at else "")
     spoilt = " ".join([*parts[:at], sentence, *parts[at:]])
     return KnownFault(kind, spoilt, (len(before), len(before) + len(sentence)))
-
-
-def _like(new: str, old: str) -> str:
-    return new[0].upper() + new[1:] if old[0].isupper() else new
 
 
 def _article_fits(text: str, start: int, new: str) -> bool:

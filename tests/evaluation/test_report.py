@@ -19,7 +19,7 @@ from evaluation.reporting.charts import line_chart
 from evaluation.reporting.comparing import load_results, tables
 from evaluation.reporting.opening import pieces
 from evaluation.reporting.page import html
-from evaluation.reporting.runs import load_run, load_runs
+from evaluation.reporting.runs import load_run
 from evaluation.reporting.wording import METHODS, show, show_interval, told
 from evaluation.results import Figure, ResultConfig, instruments, save_result
 from nl_gradient_policy_optimization.algorithms.scalar import Placement
@@ -187,7 +187,7 @@ def test_the_same_input_gives_the_same_page(built, runs, tmp_path):
 
 
 def test_many_rollouts_are_thinned_by_whole_steps(runs):
-    _, groups, _ = assemble(load_runs([str(runs / "text2grad-seed1"), str(runs / "ppo_scalar-seed1")]), [])
+    _, groups, _ = assemble([load_run(runs / name) for name in ("text2grad-seed1", "ppo_scalar-seed1")], [])
     packed, about = packs.packs(groups, [], limit=2 * PER_STEP * 11)
     columns = unpack(packed["index"])["columns"]
     assert about["rollouts"] == 2 * PER_STEP * STEPS and about["shown"] == 2 * PER_STEP * 11 == len(columns["step"])
@@ -196,7 +196,7 @@ def test_many_rollouts_are_thinned_by_whole_steps(runs):
 
 
 def test_the_critic_that_trained_is_named_where_it_also_judges(runs):
-    run = load_runs([str(runs / "text2grad-seed1")])
+    run = [load_run(runs / "text2grad-seed1")]
     results = load_results([str(runs / "base.result.json"), str(runs / "text2grad-seed1.result.json")])
     told = " ".join(assemble(run, results)[0]["cautions"])
     assert "by the critic that trained the policy" in told and "one seed" in told and "not compare" not in told
@@ -232,13 +232,11 @@ def test_the_headline_says_what_came_out(tmp_path, before, after, name, title, v
 
 
 def test_what_a_task_measures_itself_comes_first(tmp_path):
+    files = []
     for system, passes in (("base", 0.0), ("verdict", 1.0)):
         values = {str(prompt): {"words": 9.0, "mean_delta": 0.5, "passes": passes} for prompt in range(8)}
-        figures = {name: Figure.mean({key: row[name] for key, row in values.items()}) for name in values["0"]}
-        config = ResultConfig(system=system, output_path=str(tmp_path / f"{system}.json"))
-        responses = dict.fromkeys(values, "An answer.")
-        save_result(config, "", task="slf5k", benchmark="slf5k", figures=figures, responses=responses)
-    report, *_ = assemble([], load_results([str(tmp_path / f"{system}.json") for system in ("base", "verdict")]))
+        files.append(result_file(tmp_path / f"{system}.json", system, values, benchmark="slf5k"))
+    report, *_ = assemble([], load_results(files))
     assert report["headline"]["title"] == "passes 0.000 → 1.000" and report["headline"]["deck"].endswith("higher")
     assert next(metric["name"] for metric in report["tables"][0]["metrics"] if metric["main"]) == "passes"
 
@@ -264,13 +262,11 @@ def test_two_judges_are_told_apart(runs, tmp_path):
         save_json(tmp_path / f"{step}.json", {**value, "settings": {"judge": "another"}})
     files = [*runs.glob("judge*.result.json"), *tmp_path.iterdir()]
     report, *_ = assemble([], load_results([str(file) for file in files]))
-    assert [(judge["judge"], judge["step"]) for judge in report["judges"] if judge["latest"]] == [
-        ("another", None), ("openai:gpt-4o", None)
-    ]  # fmt: skip
+    latest = [(judge["judge"], judge["step"]) for judge in report["judges"] if judge["latest"]]
+    assert latest == [("another", None), ("openai:gpt-4o", None)]
     lines = report["win_rates"][0]["lines"]
-    assert [(line["label"].rpartition("by ")[2], line["slot"], line["steps"]) for line in lines] == [
-        ("another", 0, [12, 24]), ("openai:gpt-4o", 1, [0, 12, 24])
-    ]  # fmt: skip
+    drawn = [(line["label"].rpartition("by ")[2], line["slot"], line["steps"]) for line in lines]
+    assert drawn == [("another", 0, [12, 24]), ("openai:gpt-4o", 1, [0, 12, 24])]
     assert html({**report, "viewer": packs.packs([], [], 1)[1]}, {}).count(", by another</small>") == 1
 
 

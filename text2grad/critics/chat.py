@@ -21,6 +21,8 @@ from text2grad.safety.gate import as_storable, shown, storable
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 
+Check = Callable[[Feedback], str | None] | None
+"""Says what is wrong with feedback, or None."""
 _REFUSED = ("refusal", "content_filter")
 
 
@@ -112,12 +114,7 @@ class ChatCritic:
             return [given.feedback for given in pool.map(ask, prompts, responses, about)]
 
     def feedback_on(
-        self,
-        prompt: str,
-        response: str,
-        record: Record | None = None,
-        check: Callable[[Feedback], str | None] | None = None,
-        scope: str = "",
+        self, prompt: str, response: str, record: Record | None = None, check: Check = None, scope: str = ""
     ) -> ChatFeedback:
         """Feedback on one response. Asks once more, saying why, if the reply cannot be read or ``check`` objects to it.
 
@@ -160,12 +157,7 @@ class ChatCritic:
         return ChatFeedback(second, usage, first, complaint, _reasoning(repeated))
 
     def _ask(
-        self,
-        messages: list[dict[str, str]],
-        response: str,
-        critique: str | None,
-        check: Callable[[Feedback], str | None] | None,
-        scope: str,
+        self, messages: list[dict[str, str]], response: str, critique: str | None, check: Check, scope: str
     ) -> tuple[Feedback | FeedbackError, str, Reply]:
         """One request: ``(feedback, what is wrong with it or "", reply)``."""
         reply = self.client.complete(messages, self._form(response), scope=scope)

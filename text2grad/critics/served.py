@@ -60,11 +60,9 @@ class ServedCritic:
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None
     ) -> list[Feedback | FeedbackError]:
         """Feedback in order; see :class:`text2grad.critics.Critic`."""
-        items: list[dict[str, Any]] = [
-            {"prompt": prompt, "response": response} for prompt, response in zip(prompts, responses, strict=True)
-        ]
-        for item, record in zip(items, records or [], strict=False):
-            item["record"] = record
+        about: Sequence[Record | None] = [None] * len(prompts) if records is None else records
+        rows = zip(prompts, responses, about, strict=True)
+        items = [{"prompt": prompt, "response": response, "record": record} for prompt, response, record in rows]
         parts = [items[start : start + _PER_REQUEST] for start in range(0, len(items), _PER_REQUEST)]
         workers = max(1, min(self.concurrency, len(parts)))
         with when_interrupted(self._stopped.set), ThreadPoolExecutor(workers) as pool:
@@ -99,16 +97,13 @@ class ServedCritic:
                 problem = str(getattr(error, "reason", error)) or type(error).__name__
             now = time.monotonic()
             end = end or now + self.patience  # until the first failure it was there, perhaps for hours
+            where, why = redacted(self.url), redacted(problem)
             if now + wait > end:
-                raise StopRunError(f"{redacted(self.url)}: gives no answer ({redacted(problem)}); run again later")
+                raise StopRunError(f"{where}: gives no answer ({why}); run again later")
             if now + wait - begun > _FIRST_NOTICE and now - self._told > _NEXT_NOTICE:  # one line for all threads
                 self._told = now
-                print(
-                    f"served:{redacted(self.url)}: no answer yet ({redacted(problem)}); waiting up to "
-                    f"{self.patience:g} seconds",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                told = f"served:{where}: no answer yet ({why}); waiting up to {self.patience:g} seconds"
+                print(told, file=sys.stderr, flush=True)
             if self._stopped.wait(wait):
                 raise StopRunError("stopped")
             attempt += 1

@@ -12,8 +12,8 @@ import os
 import random
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -288,8 +288,7 @@ class ChatClient:
             self.cache.close()
         self._slots.release(self.concurrency)  # a request that comes late is told so, and waits for no slot
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def interruptible(self) -> AbstractContextManager[None]:
         """Inside, a signal that ends the run lets what is in flight come in, and sends nothing more."""
 
         def stop() -> None:
@@ -297,8 +296,7 @@ class ChatClient:
             with suppress(OSError):  # not print: the signal may have come inside a write to the same stream
                 os.write(2, b"\nwaiting for requests in flight; Ctrl-C again quits at once\n")
 
-        with when_interrupted(stop):
-            yield
+        return when_interrupted(stop)
 
     def bound(self, request: ChatRequest) -> float:
         """USD that a request can cost at most."""

@@ -2,10 +2,10 @@
 
 import io
 import json
-import queue
 import threading
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.error import HTTPError
@@ -38,9 +38,7 @@ def send(
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     request = urllib.request.Request(url, data, headers)
-    if longest is None:
-        return _sent(request, timeout)
-    return within(longest, lambda: _sent(request, timeout))
+    return _sent(request, timeout) if longest is None else within(longest, lambda: _sent(request, timeout))
 
 
 def _sent(request: urllib.request.Request, timeout: float) -> bytes:
@@ -63,22 +61,18 @@ def _sent(request: urllib.request.Request, timeout: float) -> bytes:
 
 def within(seconds: float, work: Callable[[], T]) -> T:
     """``work()``, or ``TimeoutError`` after that many seconds; the work is then left to end by itself."""
-    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.put((work(), None))
+            future.set_result(work())
         except BaseException as error:  # noqa: BLE001 (raised again below)
-            done.put((None, error))
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True, name="request").start()
-    try:
-        value, error = done.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no whole answer within {seconds:g} seconds") from None
-    if error is not None:
-        raise error
-    return value
+    if not wait([future], seconds).done:
+        raise TimeoutError(f"no whole answer within {seconds:g} seconds")
+    return future.result()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -79,18 +79,15 @@ class Judge:
             except ChatError as error:
                 return [error]
 
+        config = self.config
         return map_records(
             questions,
             work,
             journal=journal,
-            settings={
-                "judge": redacted(self.config.judge),
-                "judge_tokens": self.config.judge_max_new_tokens,
-                **settings,
-            },
-            workers=self.config.concurrency,
-            retry_failed=self.config.retry_failed,
-            allow_changed=self.config.allow_changed,
+            settings={"judge": redacted(config.judge), "judge_tokens": config.judge_max_new_tokens, **settings},
+            workers=config.concurrency,
+            retry_failed=config.retry_failed,
+            allow_changed=config.allow_changed,
             description=description,
             status=lambda: {"usd": round(self.client.budget.spent, 4)},
         ).whole()

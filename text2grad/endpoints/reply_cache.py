@@ -87,11 +87,9 @@ class ReplyCache:
     def void(self, scope: str, key: str | None = None) -> None:
         """Use a scope's replies no more, or only that of one key (their cost stays counted)."""
         with self._lock:
-            if key is None and self._keys.get(scope):
-                self._log.append({"void": scope})
-                self._forget(scope)
-            elif key in self._keys.get(scope, ()):
-                self._log.append({"void": scope, "key": key})
+            known = self._keys.get(scope, ())
+            if known if key is None else key in known:
+                self._log.append({"void": scope} if key is None else {"void": scope, "key": key})
                 self._forget(scope, key)
 
     def close(self) -> None:
@@ -103,8 +101,7 @@ class ReplyCache:
         self.usage += Usage(**value["usage"])
 
     def _forget(self, scope: str, key: str | None = None) -> None:
-        keys = self._keys.pop(scope, set()) if key is None else {key}
-        for each in keys:
+        known = self._keys.get(scope, set())
+        for each in list(known) if key is None else [key]:
             self._replies.pop(each, None)
-        if key is not None:
-            self._keys.get(scope, set()).discard(key)
+            known.discard(each)

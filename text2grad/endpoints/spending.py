@@ -59,7 +59,9 @@ def load_price(model: str, path: str | Path | None = None, batch: bool = False) 
         share = float(table["batch_discount"]) if batch else 1.0
         for pattern, row in table["models"].items():
             if fnmatchcase(model, pattern):
-                _warn_if_old(table.get("as_of"), path)
+                if (as_of := table.get("as_of")) is not None and (date.today() - as_of).days > _OLD_AFTER_DAYS:
+                    advice = "compare them with the provider's, then correct them and as_of"
+                    log.warning("%s: the prices are of %s; %s", path, as_of, advice)
                 values = {name: share * float(row[name]) for name in ("input", "cached_input", "output")}
                 return Price(**values, listed=True)
     except OSError as error:
@@ -67,13 +69,6 @@ def load_price(model: str, path: str | Path | None = None, batch: bool = False) 
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a price table like {_PRICES.name}: {' '.join(str(error).split())}") from None
     return Price()
-
-
-def _warn_if_old(as_of: date | None, path: Path) -> None:
-    if as_of is not None and (date.today() - as_of).days > _OLD_AFTER_DAYS:
-        log.warning(
-            "%s: the prices are of %s; compare them with the provider's, then correct them and as_of", path, as_of
-        )
 
 
 @dataclass

@@ -34,9 +34,8 @@ class CriticQueue:
         self._lock = threading.Lock()
         self._closed = False
         count = 4 if getattr(critic, "remote", False) else 1  # batches in flight: a model in this process takes one
-        self._threads = [
-            threading.Thread(target=self._run, daemon=True, name=f"critic-{number}") for number in range(count)
-        ]
+        names = (f"critic-{number}" for number in range(count))
+        self._threads = [threading.Thread(target=self._run, daemon=True, name=name) for name in names]
         for thread in self._threads:
             thread.start()
 

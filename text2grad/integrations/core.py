@@ -17,7 +17,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.integrations.batching import CriticQueue
 from text2grad.tasks import Interval, Record, Task, get_task
-from text2grad.token_rewards import SCHEMES, Scheme, TokenRewards, rewards_on
+from text2grad.token_rewards import SCHEMES, Scheme, rewards_on
 from text2grad.token_text import token_spans
 
 if TYPE_CHECKING:
@@ -101,10 +101,8 @@ class TokenJudge:
                 f"TokenJudge: {len(prompts)} prompts, {len(token_ids)} responses, {len(records or prompts)} records; "
                 "give one of each for every response"
             )
-        asked = [
-            self._question(prompt, ids, record)
-            for prompt, ids, record in zip(prompts, token_ids, records or [None] * len(prompts), strict=True)
-        ]
+        rows = zip(prompts, token_ids, records or [None] * len(prompts), strict=True)
+        asked = [self._question(*row) for row in rows]
         given = ask(self.critic, [question for question, _ in asked], self._complete)
         return [self._result(*about, each) for about, each in zip(asked, given, strict=True)]
 
@@ -136,25 +134,16 @@ class TokenJudge:
             response, spans = token_spans(token_ids, self.tokenizer)
         return Question(prompt, response, None if record is None else self.task.about(record, response)), spans
 
-    def _result(
-        self, question: Question, spans: list[Interval], given: Feedback | FeedbackError | None
-    ) -> TokenFeedback:
-        response = question.response
+    def _result(self, asked: Question, spans: list[Interval], given: Feedback | FeedbackError | None) -> TokenFeedback:
+        response = asked.response
         if given is None:
             rewards = [0.0] * (len(spans) - 1) + [self.empty_reward] if spans else []
             return TokenFeedback(rewards, Feedback("The response is empty."), response=response, verdict=-1.0)
         if isinstance(given, FeedbackError):
             return TokenFeedback([0.0] * len(spans), error=str(given) or type(given).__name__, response=response)
-        found: TokenRewards = rewards_on(response, spans, given, self.task, self.scheme)
-        return TokenFeedback(
-            found.values,
-            given,
-            matched=found.matched,
-            unmatched=found.unmatched,
-            conflicts=found.conflicts,
-            response=response,
-            verdict=self.task.verdict(given).value,
-        )
+        found = rewards_on(response, spans, given, self.task, self.scheme)
+        counts = found.matched, found.unmatched, found.conflicts
+        return TokenFeedback(found.values, given, "", *counts, response, self.task.verdict(given).value)
 
 
 def critic_of(critic: Critic | str | Any, task: Task | str, **options: Any) -> Critic:

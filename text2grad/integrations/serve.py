@@ -94,21 +94,13 @@ def serve(task: Task, config: ServeConfig) -> None:
     batch_size = config.batch_size or (config.critic_batch_size if Path(config.critic).is_dir() else 64)
     service = CriticService(make_critic(task, config), task, limits, window=config.window, batch_size=batch_size)
     app = make_app(service, token, int(config.max_megabytes * 2**20))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=PromptHeaders,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=config.max_connections,
-        )
-    )
+    quiet = {"log_level": "warning", "access_log": False, "server_header": False}
+    settings = uvicorn.Config(app, http=PromptHeaders, limit_concurrency=config.max_connections, **quiet)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn passes on what it caught, once it has ended cleanly
         signal.signal(number, lambda *_: None)
     address = address_of(config.host, listening.getsockname()[1])
     print(f"{task.name}: {service.about()['critic']} on {address}; use it with --critic served:{address}", flush=True)
-    server.run(sockets=[listening])
+    uvicorn.Server(settings).run(sockets=[listening])
     print("stopped; every request was answered", flush=True)
 
 

@@ -76,8 +76,9 @@ class CriticService:
 
     def about(self) -> dict[str, Any]:
         """For ``/health``: what is held here, without a path, and its version where it has one."""
-        held = {"status": "ok", "critic": _without_folders(self.critic.name), "task": self.task.name}
-        return held | version_of(self.critic)
+        name = self.critic.name
+        held = name if "://" in name else name.rsplit("/", 1)[-1]  # not where a file or a folder lies
+        return {"status": "ok", "critic": held, "task": self.task.name} | version_of(self.critic)
 
     def feedback(self, body: bytes) -> asyncio.Future[list[dict[str, Any]]]:
         """The answers to come to ``{"items": [{"prompt", "response", "record"?}]}``, one for each item.
@@ -174,8 +175,3 @@ def _places(feedback: Feedback, response: str, task: Task) -> list[dict[str, Any
     return [
         {"label": label, "start": start, "end": end, "text": response[start:end]} for start, end, label in sorted(found)
     ]
-
-
-def _without_folders(name: str) -> str:
-    """A critic's name for strangers: a file's or a folder's without where it lies."""
-    return name if "://" in name else name.rsplit("/", 1)[-1]

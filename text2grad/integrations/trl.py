@@ -23,10 +23,7 @@ from text2grad.integrations.core import TokenFeedback, TokenJudge, critic_of, pr
 from text2grad.tasks import Task
 from text2grad.token_rewards import Scheme
 
-_SEAM = {
-    "_generate_and_score_completions": '"advantages": advantages',
-    "_compute_loss": "if advantages.dim() == 1",
-}
+_SEAM = {"_generate_and_score_completions": '"advantages": advantages', "_compute_loss": "if advantages.dim() == 1"}
 """Methods that we override or rely on, and a line of each: with another one, advantages may not mean the same."""
 
 

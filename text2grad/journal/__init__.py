@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -69,22 +69,14 @@ class LockedLog:
                 raise self.broken(number, str(error)) from None
             if not isinstance(rows[-1], dict):
                 raise self.broken(number, "it is no object")
-        if rest and not rows and not self._cut_off(rest):
-            raise self.foreign()
+        if rest and not rows:
+            with suppress(UnreadableError):  # a first line that a kill cut off begins like a row, and is none yet
+                if rest.startswith(b'{"'):
+                    read_json(rest)
+                raise self.foreign()
         if rest:
             self._file.truncate(len(whole))
         return rows
-
-    @staticmethod
-    def _cut_off(line: bytes) -> bool:
-        """Whether a first line is one of a log that a kill cut off."""
-        if not line.startswith(b'{"'):
-            return False
-        try:
-            read_json(line)
-        except UnreadableError:
-            return True
-        return False
 
     def broken(self, number: int, why: str = "") -> InputError:
         """Close the file; the error says which line cannot be used."""
@@ -340,22 +332,20 @@ def _remember(book: Journal, hashes: Mapping[str, str], batch: Sequence[str], re
             book.add(record_id, hashes[record_id], result)
 
 
-def _in_threads(
-    run: Callable[[list[str]], int], batches: Iterator[list[str]], workers: int
-) -> Generator[int, None, None]:
+def _in_threads(run: Callable[[list[str]], int], todo: Iterator[list[str]], workers: int) -> Generator[int, None, None]:
     """Results of ``run`` as they come. Only ``workers`` batches are ever in flight, and all of them end before this."""
     if not workers:
-        yield from map(run, batches)
+        yield from map(run, todo)
         return
     in_flight = _InFlight(run)
     pool = ThreadPoolExecutor(workers)
     try:
-        running = {pool.submit(in_flight, batch) for batch in islice(batches, workers)}
+        running = {pool.submit(in_flight, batch) for batch in islice(todo, workers)}
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 yield future.result()
-            running |= {pool.submit(in_flight, batch) for batch in islice(batches, len(finished))}
+            running |= {pool.submit(in_flight, batch) for batch in islice(todo, len(finished))}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         in_flight.end()

@@ -32,20 +32,15 @@ class SafeCheckpoints(TrainerCallback):
     def __init__(self, interruption: Interruption):
         self.interruption, self.number = interruption, 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """The best checkpoint is the one in this folder, wherever the folder was when the state was saved."""
         best = Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}"
         state.best_model_checkpoint = str(best) if best.is_dir() else None
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.number = _largest(self.interruption.asked(), args.device)
         if self.number:
             control.should_save = control.should_training_stop = True
-        return control
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if distributed.is_initialized():

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from text2grad.errors import Interrupted, handling
 
 
-class Interruption:
+class Interruption(ExitStack):
     """Inside, signals are noted; the loop asks for them where it can end.
 
     Attributes:
@@ -18,17 +18,14 @@ class Interruption:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.number = 0
         self._raising = False
-        self._stack = ExitStack()
         self._launcher = os.getppid() if "LOCAL_RANK" in os.environ else None
 
     def __enter__(self) -> Interruption:
-        self._stack.enter_context(handling(self._note))
+        self.enter_context(handling(self._note))
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
     def _note(self, number: int) -> None:
         self.number = self.number or number

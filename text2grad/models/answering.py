@@ -120,7 +120,8 @@ class LocalPolicy:
 
     def __call__(self, chats: Sequence[Chat], ids: Sequence[str], sampling: SamplingConfig) -> PolicyAnswers:
         prompts = [self.token_ids(chat) for chat in chats]
-        seeds = [_seed(sampling.seed, answer_id) for answer_id in ids]
+        digests = [hashlib.sha256(f"{sampling.seed}:{own}".encode("utf-8", "surrogatepass")).digest() for own in ids]
+        seeds = [int.from_bytes(digest[:7], "big") for digest in digests]
         choose = OwnRandomness(seeds, sampling.temperature, sampling.top_p, self.device)
         assert sampling.max_new_tokens is not None
         if self._decoder:
@@ -227,8 +228,3 @@ class ServedPolicy:
 Policy = LocalPolicy | ServedPolicy
 """Answers chats, in order; ``ids`` seed the sampling. ``identity`` is what must be equal for two answers to come from
 one policy."""
-
-
-def _seed(seed: int, answer_id: str) -> int:
-    digest = hashlib.sha256(f"{seed}:{answer_id}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:7], "big")

@@ -28,6 +28,7 @@ _LOOK_EVERY = 16
 _AT_ONCE = 4096
 """Tokens of prompts that are read together: products of a few thousand rows are fast, and need little memory."""
 
+Ids = Sequence[Sequence[int]]
 Choose = Callable[[Tensor, list[int]], Tensor]
 """``(log-probabilities [rows, V], which rows) -> ids [rows]``"""
 
@@ -133,7 +134,7 @@ class Decoder:
     @torch.no_grad()
     def sample(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Ids,
         max_new_tokens: int,
         end_ids: Sequence[int],
         choose: Choose | None = None,
@@ -169,12 +170,7 @@ class Decoder:
         return results
 
     def _sample_together(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        end_ids: Sequence[int],
-        choose: Choose | None,
-        temperature: float,
+        self, prompts: Ids, max_new_tokens: int, end_ids: Sequence[int], choose: Choose | None, temperature: float
     ) -> list[Sampled]:
         """:meth:`sample` for a device that should never wait for the host: ended rows go on, and are cut afterwards."""
         rows = Together(self, prompts, max_new_tokens, width=1)
@@ -277,7 +273,10 @@ class Rows:
         x = decoder.embedding[torch.tensor([token for each in ids for token in each])]
         cos, sin = decoder._angles(positions, x.dtype)
         width = int((self.lengths + counts).max())
-        self._make_room(width)
+        if (lacking := width - self.keys[0].shape[2]) > 0:
+            more = (0, 0, 0, lacking + width // 4)  # a quarter more than is needed, so that it seldom happens
+            self.keys = [F.pad(keys, more) for keys in self.keys]
+            self.values = [F.pad(values, more) for values in self.values]
         groups = decoder.heads // decoder.kv_heads
         # The heads of a group are further positions of one query: grouped attention without copies.
         unseen = torch.where(torch.arange(width) > slots[..., None], float("-inf"), 0).to(x.dtype)
@@ -301,14 +300,6 @@ class Rows:
     def accept(self, counts: Sequence[int]) -> None:
         """So many of the tokens that were last read belong to each row; the others will be written over."""
         self.lengths = self.lengths + torch.tensor(counts)
-
-    def _make_room(self, width: int) -> None:
-        if width <= self.keys[0].shape[2]:
-            return
-        # A quarter more than is needed, so that it seldom happens.
-        more = (0, 0, 0, width - self.keys[0].shape[2] + width // 4)
-        self.keys = [F.pad(keys, more) for keys in self.keys]
-        self.values = [F.pad(values, more) for values in self.values]
 
     def keep(self, rows: list[int]) -> None:
         """Drop all other rows."""

@@ -209,10 +209,7 @@ def chat_ids(chat: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def load_model(
-    name: str,
-    dtype: torch.dtype | str = "auto",
-    device: torch.device | str | None = None,
-    dropout: float | None = None,
+    name: str, dtype: torch.dtype | str = "auto", device: torch.device | str | None = None, dropout: float | None = None
 ) -> PreTrainedModel:
     """The model in eval mode; an adapter folder comes back as a ``PeftModel`` on its base.
 

@@ -65,9 +65,7 @@ def shared_prefixes(ids: Tensor, lengths: list[int]) -> tuple[Segments, Tensor, 
 
 def tree_positions(segments: Segments) -> Tensor:
     """The position of each token in its row, ``[M]``."""
-    return torch.cat(
-        [torch.arange(length) + (tree[0] if part else 0) for tree in segments for part, length in enumerate(tree)]
-    )
+    return torch.cat([torch.arange(own) + (tree[0] if at else 0) for tree in segments for at, own in enumerate(tree)])
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scaling: float) -> Tensor:
@@ -95,9 +93,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, shared: int, scaling: float) -> 
         return plain_attention(q, k, v, _unseen(length, shared, q.dtype, q.device), scaling)
     seen = _unseen(length, shared, q.dtype, q.device) == 0 if shared else None
     k, v = (part[:, None].expand(-1, groups, -1, -1) for part in (k, v))
-    attended = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k, v, attn_mask=seen, is_causal=not shared, scale=scaling
-    )
+    attended = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, seen, is_causal=not shared, scale=scaling)
     return attended.transpose(1, 2)
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import count
 from os.path import commonprefix
 from typing import TYPE_CHECKING
 
@@ -313,29 +314,21 @@ def unique_quote(text: str, start: int, end: int) -> str:
         quote = text[start:end]
         if len(quote) > 2000 or (text.find(quote) == start and text.find(quote, start + 1) == -1):
             return quote
-        left = text[:start].rstrip()
-        if left:
+        if left := text[:start].rstrip():
             start = max(left.rfind(" "), left.rfind("\n")) + 1
-            continue
-        right = text[end:]
-        step = re.match(r"\s*\S+", right)
-        if step is None:
+        elif step := re.match(r"\s*\S+", text[end:]):
+            end += step.end()
+        else:
             return quote
-        end += step.end()
 
 
 def quotes_of(text: str, found: list[Word], marked: set[int]) -> list[str]:
     """Exact quotes of the runs of marked words, each with the punctuation attached to its end."""
     quotes = []
     for i in sorted(marked):
-        if i - 1 in marked:
-            continue
-        j = i
-        while j + 1 in marked:
-            j += 1
-        end = found[j].end
-        limit = found[j + 1].start if j + 1 < len(found) else len(text)
-        while end < limit and not text[end].isspace():
-            end += 1
-        quotes.append(unique_quote(text, found[i].start, end))
+        if i - 1 not in marked:
+            j = next(j for j in count(i) if j + 1 not in marked)
+            limit = found[j + 1].start if j + 1 < len(found) else len(text)
+            end = next(at for at in count(found[j].end) if at == limit or text[at].isspace())
+            quotes.append(unique_quote(text, found[i].start, end))
     return quotes

@@ -127,14 +127,8 @@ class RewardModelCritic:
         self.version = {"prompt": prompt.prompt.fingerprint}
         self.temperature, self.batch_size = temperature, batch_size
         self.max_length, self.max_new_tokens = max_length, max_new_tokens
-        self.decoder = FeedbackDecoder(
-            model,
-            prompt.tokenizer,
-            prompt.prefix,
-            examples=_typical(prompt, examples),
-            lookahead=lookahead,
-            device=device,
-        )
+        typical = _typical(prompt, examples)
+        self.decoder = FeedbackDecoder(model, prompt.tokenizer, prompt.prefix, typical, lookahead, device)
         self._matcher: Callable[[str], QuoteMatcher | None] = lambda response: None
         if constrained == "quotes":
             from text2grad.critics.reward_model.quotes import QuoteConstraint
@@ -228,9 +222,8 @@ class RewardModelCritic:
         rows, encoded = [], []
         for row, (x, y) in enumerate(zip(prompts, responses, strict=True)):
             try:
-                encoded.append(
-                    self.prompt.ids(self.fields(x, y, records[row] if records else None), self.max_length - 1)
-                )
+                fields = self.fields(x, y, records[row] if records else None)
+                encoded.append(self.prompt.ids(fields, self.max_length - 1))
                 rows.append(row)
             except DoesNotFit as error:
                 results[row] = FeedbackError(str(error))

@@ -165,9 +165,7 @@ class Drafter:
 class _Row:
     """One response's feedback in the making."""
 
-    def __init__(
-        self, limit: int, guesser: Drafter | None, matcher: QuoteMatcher | None, draws: OwnRandomness | None = None
-    ):
+    def __init__(self, limit: int, guesser: Drafter | None, matcher: QuoteMatcher | None, draws: OwnRandomness | None):
         self.limit, self.guesser, self.matcher, self.draws = limit, guesser, matcher, draws
         self.written: list[int] = []
         self.guess: list[int] = []
@@ -296,18 +294,13 @@ class FeedbackDecoder:
             batch = [list(prompts[index]) for index in chosen]
             # how many leading ids of all rows are the prefix's; each row has at least one further id
             shared = min(len(commonprefix([self.prefix, ids[:-1]])) for ids in batch)
-            rows = [
-                _Row(
-                    limits[index],
-                    # guesses decide how many draws a pass takes: those of a drawn row learn from that row alone
-                    self._drafter(Habits(habits) if draws else habits, *(sources[index] if sources else ("", "")))
-                    if self.lookahead
-                    else None,
-                    matchers[index] if matchers else None,
-                    draws[index] if draws else None,
-                )
-                for index in chosen
-            ]
+            rows = []
+            for index in chosen:
+                # guesses decide how many draws a pass takes: those of a drawn row learn from that row alone
+                own, source = Habits(habits) if draws else habits, sources[index] if sources else ("", "")
+                guesser = self._drafter(own, *source) if self.lookahead else None
+                matcher, drawn = matchers[index] if matchers else None, draws[index] if draws else None
+                rows.append(_Row(limits[index], guesser, matcher, drawn))
             self._decode(batch, shared, rows)
             for index, row in zip(chosen, rows, strict=True):
                 written[index] = row.written

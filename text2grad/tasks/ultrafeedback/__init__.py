@@ -56,11 +56,8 @@ class UltraFeedback(Task):
         turns = record["response"]
         if isinstance(turns, str):  # a table can hold no messages
             return {"content": turns}
-        answers = (
-            [turn for turn in turns if isinstance(turn, dict) and turn.get("role") == "assistant"]
-            if isinstance(turns, list)
-            else []
-        )
+        messages = turns if isinstance(turns, list) else []
+        answers = [turn for turn in messages if isinstance(turn, dict) and turn.get("role") == "assistant"]
         if not answers:
             raise InputError("its field 'response' is not a list of messages with one of role 'assistant'")
         return answers[-1]

@@ -361,9 +361,8 @@ def _named(source: Source, tests: str, test: Test | None) -> set[int]:
     at = [frame.line for frame in test.frames if not frame.in_solution] if test else []
     used = set(re.findall(r"\w+", text[at[-1] - 1])) if at and 1 <= at[-1] <= len(text) else set()
     if test and not used:
-        match = re.search(
-            rf"def {re.escape(test.name.split('[')[0].split('::')[-1])}\b.*?(?=\ndef |\nclass |\Z)", tests, re.S
-        )
+        name = re.escape(test.name.split("[")[0].split("::")[-1])
+        match = re.search(rf"def {name}\b.*?(?=\ndef |\nclass |\Z)", tests, re.S)
         used = set(re.findall(r"\w+", match[0])) if match else set()
     top = [node for node in source.tree.body if isinstance(node, Function | ast.ClassDef)]
     chosen = [node for node in top if node.name in used] or top

@@ -94,9 +94,7 @@ class CodeCritic:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(lambda job: self._feedback_on(*job), jobs))
 
-    def _feedback_on(
-        self, response: str, code: str, record: Record, findings: list[Finding]
-    ) -> Feedback | FeedbackError:
+    def _feedback_on(self, response: str, code: str, record: Record, found: list[Finding]) -> Feedback | FeedbackError:
         tests = str(record.get("test") or "")
         if not tests.strip():
             return FeedbackError("a program is judged by its tests; give records that have a 'test'")
@@ -105,15 +103,15 @@ class CodeCritic:
         quotes = LineQuotes(response, self.task.rewarded(response))
         log = record.get("log")
         if isinstance(log, Mapping) and log.get("passed") is True:
-            return _approved("The tests pass", quotes, findings)
+            return _approved("The tests pass", quotes, found)
         run = run_tests(code, tests, self.sandbox, trace=True)
         if run.passed:
             count = sum(test.outcome == "passed" for test in run.tests)
-            return _approved(f"All {count} tests pass" if count > 1 else "The test passes", quotes, findings)
+            return _approved(f"All {count} tests pass" if count > 1 else "The test passes", quotes, found)
         if run.undecided:
             return FeedbackError(f"its tests pass, but a wrong program could have made them: {'; '.join(run.weaker)}")
         try:
-            return _rejected(run, tests, *blame(code, tests, run), quotes, findings)
+            return _rejected(run, tests, *blame(code, tests, run), quotes, found)
         except TestsAtFaultError as error:
             return FeedbackError(f"its tests cannot judge it: {error}")
 

@@ -41,8 +41,9 @@ the critique says so, and its reward is zero.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from text2grad.critics.programs.english import Fault, Word, excerpt, quotes_of, words
 from text2grad.critics.programs.slf5k.facts import Summary, matches, read_post, read_summary
@@ -101,20 +102,10 @@ def praise(summary: Summary, poor: set[int], barred: set[int]) -> Praise:
             if states and fact is not None:
                 credited.add(fact)
                 earned += 1.0 if fact in post.keys else 0.5
-            if fact in told and ended:
-                for step in (-1, 1):
-                    good.update(_reached(summary, poor, first, last, i, step, reach))
+            if fact in told and ended:  # the words beside it, as far as they are neither poor nor unsupported
+                for beside in (range(i - 1, max(first, i - reach) - 1, -1), range(i + 1, min(last, i + reach + 1))):
+                    good.update(takewhile(lambda k: k not in poor and not summary.new[k], beside))
     return Praise(good - poor, told, amount, bool(asking))
-
-
-def _reached(
-    summary: Summary, poor: set[int], first: int, last: int, start: int, step: int, reach: int
-) -> Iterator[int]:
-    """Up to ``reach`` words beside a fact, within its sentence, as far as they are neither poor nor unsupported."""
-    for i in range(start + step, start + step * (reach + 1), step):
-        if not first <= i < last or i in poor or summary.new[i]:
-            return
-        yield i
 
 
 def left_out(summary: Summary, praised: Praise) -> list[str]:
@@ -160,14 +151,9 @@ class SummaryCritic:
             return Feedback(critique, [], [text] if text else [], missing=["the whole story"], score=-1.0)
         summary, faults = self._read(post, response, every)
         found = summary.words
-        barred = {i for fault in faults for i in range(fault.start, fault.end)}
-        poor = {
-            i
-            for fault in faults
-            for i in range(fault.start, fault.end)
-            if not (fault.spare and summary.facts[i] is not None)
-        }
-        praised = praise(summary, poor, barred)
+        marked = [(i, fault.spare) for fault in faults for i in range(fault.start, fault.end)]
+        poor = {i for i, spare in marked if not spare or summary.facts[i] is None}
+        praised = praise(summary, poor, barred={i for i, _ in marked})
         good = praised.words
         last = len(found) - 1
         if praised.amount < TOLD and len(found) <= SHORT and last not in poor:
@@ -176,7 +162,7 @@ class SummaryCritic:
             good = good - poor
         poor |= set(range(len(found), len(every)))
         critique = self.critique(summary, faults, praised)
-        good_quotes, poor_quotes = (quotes_of(response, every, marked) for marked in (good, poor))
+        good_quotes, poor_quotes = (quotes_of(response, every, chosen) for chosen in (good, poor))
         missing = left_out(summary, praised)
         wrong = sum(1 + len(quote.split()) // WORDS_EACH for quote in poor_quotes)
         score = round(balance(praised.amount, wrong, len(missing)), 2)

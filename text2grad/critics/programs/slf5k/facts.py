@@ -103,10 +103,8 @@ def _ranked(text: str, found: list[Word], spans: list[tuple[int, int, bool]], pl
 
     def weight(name: str) -> float:
         where = places[name]
-        opening = min(where) < 2
-        return (1 + math.log(count[name])) * (
-            1 + 0.6 * opening + 0.4 * bool(where & asking) + 0.4 * bool(where & central)
-        )
+        place = 1 + 0.6 * (min(where) < 2) + 0.4 * bool(where & asking) + 0.4 * bool(where & central)
+        return (1 + math.log(count[name])) * place
 
     return sorted(count, key=lambda name: (-weight(name), min(places[name]), name))
 

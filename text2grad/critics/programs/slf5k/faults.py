@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 from text2grad.critics.programs.english import Fault, has_verb, listed, ngrams
@@ -233,13 +233,4 @@ def no_end(summary: Summary) -> Iterator[Fault]:
         yield Fault("no end", max(first, start), last)
 
 
-RULES: tuple[Callable[[Summary], Iterator[Fault]], ...] = (
-    commentary,
-    advice,
-    copying,
-    repetition,
-    invention,
-    emptiness,
-    language,
-    no_end,
-)
+RULES = (commentary, advice, copying, repetition, invention, emptiness, language, no_end)

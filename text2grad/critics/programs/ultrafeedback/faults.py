@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from text2grad.critics.programs.english import Fault, has_verb, ngrams
 from text2grad.critics.programs.ultrafeedback.reading import Answer
@@ -84,4 +84,4 @@ def no_end(answer: Answer) -> Iterator[Fault]:
         yield Fault("no end", max(start, end - 10), end)
 
 
-RULES: tuple[Callable[[Answer], Iterator[Fault]], ...] = (refusal, repetition, no_language, no_end)
+RULES = (refusal, repetition, no_language, no_end)

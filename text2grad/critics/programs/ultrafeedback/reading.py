@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from text2grad.critics.programs.english import Word, concept, listed, same_family, sentences, words
-from text2grad.tasks import Interval
 
 SHORT_ANSWER, LONG_ANSWER = 20.0, 60.0  # specific words that kinds of requests need
 
@@ -32,13 +31,11 @@ _LISTS = any_of(
     r"""list | names? | keywords? | options? | examples? | synonyms? | ingredients? | top \d+ | words? |
     alternatives? | ideas? | table | ascii | titles? | terms?"""
 )
-_ASKING = frozenset(
-    concept(word)
-    for word in listed(
-        "write give list explain describe tell create make show question answer poem story style example summarize "
-        "following act play role rewrite help generate provide introduce phrase draw executive summary please format"
-    )
+_ASKING_WORDS = listed(
+    "write give list explain describe tell create make show question answer poem story style example summarize "
+    "following act play role rewrite help generate provide introduce phrase draw executive summary please format"
 )
+_ASKING = frozenset(map(concept, _ASKING_WORDS))
 _LIST_MARK = re.compile(r"(?:[-*•–+#>]+|\(?\d{1,3}[.):]|\(?[a-zA-Z][.)])\s")
 
 
@@ -108,7 +105,8 @@ def read_request(text: str) -> Request:
 def read_answer(text: str, request: Request) -> Answer:
     """The words and units of an answer, and which words say something specific for the first time."""
     found = words(text)
-    apart = code_intervals(text)
+    # Fenced blocks, or else lines that look like code.
+    apart = [match.span() for match in _FENCE.finditer(text)] or [match.span() for match in _CODE_LINE.finditer(text)]
     inside = [any(start <= word.start and word.end <= end for start, end in apart) for word in found]
     answer = Answer(text, request, found, sentences(text, found), inside)
     seen: set[str] = set(request.topic)  # the request's own words tell nothing
@@ -117,12 +115,6 @@ def read_answer(text: str, request: Request) -> Answer:
         answer.fresh.append(specific and word.concept not in seen)
         seen.add(word.concept)
     return answer
-
-
-def code_intervals(answer: str) -> list[Interval]:
-    """Fenced blocks, and lines that look like code."""
-    fenced = [match.span() for match in _FENCE.finditer(answer)]
-    return fenced or [match.span() for match in _CODE_LINE.finditer(answer)]
 
 
 def close(name: str, others: set[str]) -> bool:
