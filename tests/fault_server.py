@@ -106,20 +106,11 @@ class FaultServer(LocalServer):
     """
 
     def __init__(
-        self,
-        answer: Callable[[dict], str],
-        *,
-        faults: Sequence[str] = FAULTS,
-        rate: float = 0.0,
-        seed: int = 0,
-        refuses: Sequence[str] = (),
-        key: str | None = None,
-        stall: float = 5.0,
-        retry_after: float = 0.2,
-        batch_delay: int = 1,
-        on_request: Callable[[dict], None] = lambda body: None,
+        self, answer: Callable[[dict], str], *, faults: Sequence[str] = FAULTS, rate: float = 0.0, seed: int = 0,
+        refuses: Sequence[str] = (), key: str | None = None, stall: float = 5.0, retry_after: float = 0.2,
+        batch_delay: int = 1, on_request: Callable[[dict], None] = lambda body: None,
         raw: Callable[[dict], tuple[int, dict[str, str], bytes | Iterable[bytes]] | None] = lambda body: None,
-    ):
+    ):  # fmt: skip
         self.answer, self.faults, self.rate, self.refuses, self.key = answer, faults, rate, refuses, key
         self.stall, self.retry_after, self.batch_delay, self.on_request = stall, retry_after, batch_delay, on_request
         self.raw = raw

@@ -101,9 +101,7 @@ def install(name: str, folder: Path) -> None:
 
 
 def versions(python: Path, packages: tuple[str, ...]) -> str:
-    ask = (
-        "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]), sys.version.split()[0])"
-    )
+    ask = "import sys, importlib.metadata as of; print(*map(of.version, sys.argv[1:]), sys.version.split()[0])"
     found = subprocess.run([python, "-c", ask, *packages], capture_output=True, text=True, check=True).stdout.split()
     return ", ".join(f"{name} {number}" for name, number in zip([*packages, "Python"], found, strict=True))
 

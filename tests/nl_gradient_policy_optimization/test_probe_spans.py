@@ -79,10 +79,8 @@ def found(tmp_path_factory) -> dict[str, torch.Tensor]:
 def test_the_verdict_is_the_runs(tmp_path):
     config = tiny_config(tmp_path, algorithm="verdict", outcome="mean", token_weight=0.5, **GROUPS)
     methods = probe_spans.compared(prepare("slf5k", config, SpokenRewards()))
-    assert [(methods[name].outcome, methods[name].token_weight) for name in (ALONE, SPANS)] == [
-        ("mean", 0),
-        ("mean", 0.5),
-    ]
+    made = [(methods[name].outcome, methods[name].token_weight) for name in (ALONE, SPANS)]
+    assert made == [("mean", 0), ("mean", 0.5)]
 
 
 @pytest.mark.parametrize("label", [each for each in METHODS if each != "Text2Grad"])

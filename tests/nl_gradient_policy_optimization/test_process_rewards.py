@@ -115,11 +115,9 @@ def test_step_labels_are_annotations_of_whole_steps():
     assert made["poor_spans"] == ["and she wants a new car."]
     assert made["good_spans"] == ["She lost her job,", "Is she right?"]
     assert made["annotation"] == {"model": "m", "unit": "step"}
-    program = KODCODE.with_feedback(
-        {"question": "q", "solution": PROGRAM}, Feedback("c", ["import math"], ["radius ** 2"]), {}
-    )
-    assert by_step(program, KODCODE)["wrong_code"] == ["value = math.pi * radius ** 2;"]
-    assert by_step(program, KODCODE)["improvement_code"] == []
+    base, judged = {"question": "q", "solution": PROGRAM}, Feedback("c", ["import math"], ["radius ** 2"])
+    made = by_step(KODCODE.with_feedback(base, judged, {}), KODCODE)
+    assert (made["wrong_code"], made["improvement_code"]) == (["value = math.pi * radius ** 2;"], [])
 
 
 def test_a_broken_annotation_is_named_and_records_without_one_are_left_out(tmp_path, refused, capsys):

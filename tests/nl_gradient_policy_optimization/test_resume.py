@@ -9,7 +9,6 @@ import time
 from contextlib import nullcontext, redirect_stderr
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -22,7 +21,6 @@ from nl_gradient_policy_optimization.rollouts import StepLog
 from tests.processes import die, die_after, flip_byte, full, killed_at_random, run_alone, run_ranks
 from tests.tiny_runs import ScriptedRewards, check_same_weights, cut_after_one_step, digest, rows, tiny_config
 from text2grad.errors import InputError, StopRunError, command
-from text2grad.journal.checksums import checksums
 from text2grad.journal.run_folder import claimed
 from text2grad.models import load_tokenizer
 from text2grad.records import fingerprint, load_json, save_json
@@ -80,9 +78,6 @@ def test_sigkill_at_every_step_and_inside_a_save(tmp_path, whole):
     assert run_alone(run, tmp_path, "killed") == 0
     assert not list((tmp_path / "killed").glob("*.partial"))
     assert digest(tmp_path / "killed", STEPS) == whole
-    assert [row["step"] for row in rows(tmp_path / "killed" / "rollouts.jsonl")] == [
-        step for step in range(1, STEPS + 1) for _ in range(4)
-    ]
 
 
 @pytest.mark.slow
@@ -104,9 +99,7 @@ def test_all_weights_and_adafactor_resume_as_well(tmp_path):
     whole = optimize("slf5k", config, ScriptedRewards())
     load_tokenizer(str(whole.run / "checkpoint-2" / "policy"))  # a whole model can be asked at every checkpoint
     config.output_dir = str(tmp_path / "again")
-    again = cut_after_one_step(config, ScriptedRewards())
-    assert again.finished_steps == 2
-    check_same_weights(whole, again)
+    check_same_weights(whole, cut_after_one_step(config, ScriptedRewards()))
 
 
 def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, whole, small_disk):
@@ -130,8 +123,11 @@ def test_a_full_disk_ends_a_run_that_goes_on_when_there_is_room(tmp_path, whole,
     assert digest(disk / "run", STEPS) == whole
 
 
-def test_another_number_of_processes_is_refused(tmp_path):
+def test_a_second_run_in_the_folder_and_another_number_of_processes_are_refused(tmp_path):
     config = tiny_config(tmp_path, max_steps=1)
+    with claimed(config.output_dir, "policy"), pytest.raises(InputError, match="another run is working there"):
+        optimize("slf5k", config, ScriptedRewards())
+    assert not (Path(config.output_dir) / "run.json").exists()
     optimize("slf5k", config, ScriptedRewards())
     path = Path(config.output_dir) / "checkpoint-1" / "state.json"
     state = {**json.loads(path.read_text()), "processes": 8}
@@ -150,21 +146,6 @@ def test_killed_ranks_go_on_also_with_rollouts_sampled_ahead(tmp_path, ahead):
     assert (tmp_path / "killed" / "checkpoint-2" / "ahead-rank1.pt").exists() == ahead
     assert run_ranks(start, 2, tmp_path, "killed") == [0, 0]
     assert digest(tmp_path / "killed", STEPS) == digest(tmp_path / "whole", STEPS)
-
-
-def test_a_copy_of_a_checkpoint_under_another_number_is_not_taken_for_it(tmp_path):
-    for step in (3, 6):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        (folder / "w").write_bytes(b"x")
-        listed = checksums(folder, [folder / "w"])
-        state = {"step": step, "files": listed, "kl_coef": 0.1, "rollouts": 1, "processes": 1}
-        save_json(folder / "state.json", {**state, "digest": fingerprint(state)})
-    shutil.copytree(tmp_path / "checkpoint-3", tmp_path / "checkpoint-9")
-    said: list[str] = []
-    accelerator = SimpleNamespace(is_main_process=True, num_processes=1, print=said.append)
-    assert Checkpoints(tmp_path, 2, accelerator).finished_steps() == 6
-    assert said == [f"skipping {tmp_path / 'checkpoint-9'}: it is a copy of checkpoint-3"]
 
 
 def test_what_stands_in_a_checkpoints_or_the_policys_place(tmp_path):
@@ -275,14 +256,6 @@ def test_two_ranks_stop_at_a_limit_of_kl_together(tmp_path):
         assert all((tmp_path / "run" / name).is_dir() for name in ("checkpoint-2", "policy"))
 
 
-def test_a_second_run_in_the_folder_is_refused(tmp_path):
-    config = tiny_config(tmp_path)
-    with claimed(config.output_dir, "policy"), pytest.raises(InputError, match="another run is working there"):
-        optimize("slf5k", config, ScriptedRewards())
-    assert not (Path(config.output_dir) / "run.json").exists()
-    optimize("slf5k", config, ScriptedRewards())
-
-
 DAMAGES = {
     "a byte of the weights": lambda folder: flip_byte(folder / "policy" / "adapter_model.safetensors"),
     "a byte of the optimiser": lambda folder: flip_byte(folder / "optimizer.pt"),
@@ -290,6 +263,7 @@ DAMAGES = {
     "no state": lambda folder: (folder / "state.json").unlink(),
     "a list": lambda folder: (folder / "state.json").write_text("[]"),
     "an empty object": lambda folder: (folder / "state.json").write_text("{}"),
+    "a copy": lambda folder: (shutil.rmtree(folder), shutil.copytree(folder.with_name("checkpoint-2"), folder)),
     "a file in its place": lambda folder: (shutil.rmtree(folder), folder.write_text("")),
 }
 
@@ -307,7 +281,8 @@ def test_any_damage_falls_back_to_the_checkpoint_before(tmp_path, capsys):
         capsys.readouterr()
         checkpoints = Checkpoints(trainer.run, 3, trainer.accelerator)
         assert checkpoints.finished_steps() == 2 and checkpoints.set_aside() == 1, what
-        assert f"skipping {newest}: " in capsys.readouterr().out, what
+        said = capsys.readouterr().out
+        assert f"skipping {newest}: " in said and ("it is a copy of checkpoint-2" in said) == (what == "a copy"), what
         assert newest.with_name("checkpoint-3.damaged").exists() and not newest.exists(), what
     newest.with_name("checkpoint-3.damaged").rename(newest)
     flip_byte(newest.with_name("checkpoint-2") / "optimizer.pt")  # now two are damaged
@@ -332,15 +307,16 @@ def test_with_no_whole_checkpoint_the_logs_of_before_are_kept(tmp_path, capsys):
     assert [row["step"] for row in rows(run_folder / "metrics.jsonl")] == [1]
 
 
-def test_a_damaged_policy_is_refused_and_made_again(tmp_path):
+def test_a_policy_that_is_damaged_or_was_not_kept_is_made_again(tmp_path):
     config = tiny_config(tmp_path, max_steps=1)
     optimize("slf5k", config, ScriptedRewards())
-    policy = Path(config.output_dir) / "policy"
-    whole = (policy / "adapter_model.safetensors").read_bytes()
-    flip_byte(policy / "adapter_model.safetensors")
-    other = tiny_config(tmp_path, model=str(policy), output_dir=str(tmp_path / "more"), max_steps=1)
+    files = [Path(config.output_dir) / name / "adapter_model.safetensors" for name in ("policy", "policies/1")]
+    whole = [file.read_bytes() for file in files]
+    flip_byte(files[0])
+    other = tiny_config(tmp_path, model=str(files[0].parent), output_dir=str(tmp_path / "more"), max_steps=1)
     with pytest.raises(InputError, match=r"adapter_model.safetensors is damaged .*checkpoint-1/policy"):
         optimize("slf5k", other, ScriptedRewards())
+    shutil.rmtree(files[1].parent)  # as a kill right after the checkpoint would leave it
     optimize("slf5k", config, ScriptedRewards())
-    assert (policy / "adapter_model.safetensors").read_bytes() == whole
+    assert [file.read_bytes() for file in files] == whole
     optimize("slf5k", other, ScriptedRewards())

@@ -113,11 +113,10 @@ def test_rollouts_come_with_the_log_probabilities_that_the_trainer_scores(tmp_pa
     for name, parameter in trainer.learner.scorer.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.3)
-    rollouts = [
-        rollout for batch in trainer.collector.sample([f"post-{index % 5}" for index in range(8)]) for rollout in batch
-    ]
+    ids = [f"post-{index % 5}" for index in range(8)]
+    rollouts = [rollout for batch in trainer.collector.sample(ids) for rollout in batch]
     batch = trainer.collector.score(rollouts)
-    assert [rollout.id for rollout in rollouts] == [f"post-{index % 5}" for index in range(8)]
+    assert [rollout.id for rollout in rollouts] == ids
     torch.testing.assert_close(batch.sampler_logprobs, batch.old_logprobs, atol=2e-5, rtol=1e-5)
 
 
@@ -165,19 +164,10 @@ def test_every_server_samples_from_the_newest_weights(tmp_path, model):
     assert "seed" not in asked
 
 
-def goes_on(tmp_path, model: str) -> None:
-    """A run that its server stopped has kept a step, and ends with another server."""
-    assert (tmp_path / "run" / "checkpoint-1").is_dir()
-    with StandIn(model) as fresh:
-        prepare("slf5k", served(tmp_path, fresh), ScriptedRewards()).train()
-    assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
-
-
-def test_a_server_with_older_weights_stops_the_run_which_goes_on_with_another(tmp_path, model, monkeypatch):
+def test_a_server_with_older_weights_stops_the_run(tmp_path, model, monkeypatch):
     monkeypatch.setattr(sampling, "SAMPLER_LIMIT", 1e-3)
     with StandIn(model, stale=True) as stale, pytest.raises(SamplerError, match="nats on average"):
         prepare("slf5k", served(tmp_path, stale), ScriptedRewards()).train()
-    goes_on(tmp_path, model)
 
 
 def test_a_server_that_comes_back_is_given_the_weights_again(tmp_path, model, monkeypatch, capsys):
@@ -209,7 +199,10 @@ def test_a_server_that_stays_away_costs_no_finished_step(tmp_path, model, monkey
     trainer.resume = lambda: None  # train() goes on with this very trainer
     with pytest.raises(SamplerError, match=r"has not answered for 0 s .*serve_vllm.sh"):
         trainer.train()
-    goes_on(tmp_path, model)
+    assert (tmp_path / "run" / "checkpoint-1").is_dir()
+    with StandIn(model) as fresh:
+        prepare("slf5k", served(tmp_path, fresh), ScriptedRewards()).train()
+    assert [row["step"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

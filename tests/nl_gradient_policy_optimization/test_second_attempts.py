@@ -93,9 +93,8 @@ def test_the_second_attempt_reads_the_critique_and_the_answer(tmp_path):
     trainer = prepare("slf5k", tiny_config(tmp_path, teacher_prompt=str(prompt), **settings), SpokenRewards())
     reader = trainer.algorithm.reader
     rollout = next(batch for batch in trainer.collector.sample(trainer.collector.prompts_of(1)))[0]
-    rollout = replace(
-        rollout, response="It barks.", feedback=RolloutFeedback([0.0], None, "'barks' is odd.", poor=["barks"])
-    )
+    feedback = RolloutFeedback([0.0], None, "'barks' is odd.", poor=["barks"])
+    rollout = replace(rollout, response="It barks.", feedback=feedback)
     ids = reader.prompt_ids(rollout, 8)
     read = trainer.tokenizer.decode(ids)
     assert "You said: It barks.\nBut: 'barks' is odd.\nAgain:" in read

@@ -11,7 +11,6 @@ from nl_gradient_policy_optimization.probe_teacher import ProbeConfig, measured,
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
 from tests.tiny import tokenizer
 from tests.tiny_runs import (
-    ScriptedRewards,
     SpokenRewards,
     check_same_weights,
     cut_after_one_step,
@@ -29,9 +28,8 @@ from text2grad.tasks import PlainTask, get_task
 
 def test_a_critique_without_the_policys_own_words():
     said = 'It calls "the  ticket" a fine, but the post says  ticket; the end is right.'
-    assert without_quotes(said, ["the ticket", "a fine", "end", "pos"]) == (
-        'It calls "…" …, but the post says  ticket; the end is right.'
-    )
+    left = 'It calls "…" …, but the post says  ticket; the end is right.'
+    assert without_quotes(said, ["the ticket", "a fine", "end", "pos"]) == left
     assert without_quotes("tickets and ticket.", ["ticket"]) == "tickets and …."
 
 
@@ -46,12 +44,8 @@ def test_the_request_is_the_policys_own_and_the_critique_takes_part_in_its_last_
     text = tokenizer("byte").decode(encode_teacher_prompt(rollout, prompt, WithSystem("own"), tokenizer("byte")))
     assert text.startswith("Be brief.\n\nSummarise: a dog\n\nA careful reader")
     assert "Costs $5? It repeats …." in text and "all night" not in text
-
-
-@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback", "plain"])
-def test_every_task_has_a_prompt_for_it(name):
-    prompt = load_teacher_prompt(get_task(name))
-    assert prompt.names == {"prompt", "critique"}
+    for name in ("slf5k", "kodcode", "ultrafeedback", "plain"):
+        assert load_teacher_prompt(get_task(name)).names == {"prompt", "critique"}
 
 
 @pytest.mark.parametrize("kind", ["weight", "gate"])
@@ -95,14 +89,8 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
     """Updates on the same rollouts bring the loss down; ``distill`` counts poor tokens alone, ``all`` every one."""
     first = {}
     for kind in ("distill", "all"):
-        config = tiny_config(
-            tmp_path,
-            algorithm="teacher",
-            teacher=kind,
-            teacher_coef=20.0,
-            learning_rate=3e-3,
-            output_dir=str(tmp_path / kind),
-        )
+        taught = {"algorithm": "teacher", "teacher": kind, "teacher_coef": 20.0, "learning_rate": 3e-3}
+        config = tiny_config(tmp_path, output_dir=str(tmp_path / kind), **taught)
         trainer = prepare("slf5k", config, SpokenRewards())
         rollouts = trainer.collector.collect(1).rollouts
         with torch.no_grad():  # a random teacher hardly differs from the policy: make it another one
@@ -118,15 +106,9 @@ def test_distillation_draws_the_policy_to_the_teacher(tmp_path):
     assert 0 < first["distill"] < first["all"]
 
 
-def test_no_critique_no_teacher(tmp_path):
-    with pytest.raises(InputError, match="--algorithm teacher reads critiques"):
-        optimize("slf5k", tiny_config(tmp_path, algorithm="teacher", teacher="gate"), ScriptedRewards())
-
-
-@pytest.mark.parametrize("name", ["teacher", "verdict_teacher"])
-def test_a_resumed_run_has_the_same_teacher(tmp_path, name):
+def test_a_resumed_run_has_the_same_teacher(tmp_path):
     taught = {"teacher": "gate+distill", "teacher_weights": "average", "teacher_rate": 0.5}
-    config = tiny_config(tmp_path, algorithm=name, save_every=1, **taught)
+    config = tiny_config(tmp_path, algorithm="verdict_teacher", save_every=1, **taught)
     whole = optimize("slf5k", config, SpokenRewards())
     config.output_dir = str(tmp_path / "again")
     again = cut_after_one_step(config, SpokenRewards())
@@ -160,9 +142,8 @@ def test_an_average_that_begins_later_begins_with_the_policy(tmp_path):
 
 def test_figures_of_a_teacher_that_knows(tmp_path):
     """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
-    trainer = prepare(
-        "slf5k", tiny_config(tmp_path, algorithm="teacher", teacher="gate", rollouts_per_device=2), SpokenRewards()
-    )
+    config = tiny_config(tmp_path, algorithm="teacher", teacher="gate", rollouts_per_device=2)
+    trainer = prepare("slf5k", config, SpokenRewards())
     batch = trainer.take_feedback(trainer.collector.collect(1))
     rollouts = batch.rollouts
 

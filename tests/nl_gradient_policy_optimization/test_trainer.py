@@ -46,11 +46,10 @@ METRICS = {
 def test_the_command_writes_a_whole_run(tmp_path, run_script):
     config = tiny_config(tmp_path)
     run = tmp_path / "my run"
-    arguments = ["--model", config.model, "--data_path", config.data_path, "--critic", "programmatic"]
-    arguments += ["--output_dir", run, "--max_steps", 3, "--rollouts_per_device", 4, "--micro_batch_size", 2]
-    arguments += ["--max_new_tokens", 12, "--log_rollouts_every", 2, "--learning_rate", "1e-3"]
-    arguments += ["--unfinished_reward", "-6"]
-    done = run_script("nl_gradient_policy_optimization/slf5k/train.py", *arguments)
+    given = {"model": config.model, "data_path": config.data_path, "critic": "programmatic", "output_dir": run}
+    given |= {"max_steps": 3, "rollouts_per_device": 4, "micro_batch_size": 2, "max_new_tokens": 12}
+    given |= {"log_rollouts_every": 2, "learning_rate": "1e-3", "unfinished_reward": -6}
+    done = run_script("nl_gradient_policy_optimization/slf5k/train.py", **given)
     assert "δ=" in done.stderr and "KL=" in done.stderr and "spans=" in done.stderr
     for noise in ("Warning", "Loading weights", "Setting accelerator"):
         assert noise not in done.stdout + done.stderr
@@ -255,6 +254,8 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"algorithm": "prime"}, "--rollouts_per_prompt"),
         ({"algorithm": "verdict", "rollouts_per_device": 1, "micro_batch_size": 1}, "set --rollouts_per_device to 2"),
         ({"kl_target": -1.0}, "--kl_target must be at least 0"),
+        ({"learning_rate": float("nan")}, "--learning_rate nan: must be a finite number"),
+        ({"gamma": float("inf")}, "--gamma inf: must be a finite number"),
         ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
@@ -292,14 +293,12 @@ def test_long_prompts_are_left_out_and_named(tmp_path, monkeypatch, capsys):
 
 
 def test_learning_rate_schedules():
-    config = PolicyConfig(lr_schedule="linear")
-    shares = [learning_rate_share(config, update, 8) for update in range(8)]
-    assert shares == pytest.approx([1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
-    config = PolicyConfig(lr_schedule="cosine")
-    assert [learning_rate_share(config, update, 4) for update in range(4)] == pytest.approx(
-        [1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)]
-    )
-    assert learning_rate_share(PolicyConfig(lr_schedule="constant"), 9, 10) == 1
+    def shares(schedule: str, total: int) -> list[float]:
+        return [learning_rate_share(PolicyConfig(lr_schedule=schedule), update, total) for update in range(total)]
+
+    assert shares("linear", 8) == pytest.approx([1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
+    assert shares("cosine", 4) == pytest.approx([1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)])
+    assert shares("constant", 2) == [1, 1]
 
 
 def test_gradient_checkpointing_changes_memory_not_the_update(tmp_path):

@@ -157,12 +157,8 @@ def feedback(deltas: list[float] | None, trusted: list[float] | None, **fields) 
 
 
 def test_the_audits_figures_of_a_step_by_hand():
-    given = [
-        feedback([1.0, 1.0, -1.0, 0.0, 0.0], [1.0, -1.0, -1.0, -1.0, 0.0]),
-        feedback([1.0, 0.0], [1.0, 1.0]),
-        feedback([1.0], None),
-        RolloutFeedback(rewards=[1.0], deltas=[1.0]),
-    ]
+    given = [feedback([1.0, 1.0, -1.0, 0.0, 0.0], [1.0, -1.0, -1.0, -1.0, 0.0]), feedback([1.0, 0.0], [1.0, 1.0])]
+    given += [feedback([1.0], None), RolloutFeedback(rewards=[1.0], deltas=[1.0])]
     total = dict(zip(COUNTS, map(sum, zip(*map(count, given), strict=True)), strict=True))
     expected = {"rollouts": 2, "failures": 1, "tokens": 7, "compared": 7, "signed": 4, "delta": 0.0}
     expected |= {"delta_gap": pytest.approx(2 / 7), "flip_rate": 0.25, "missed_rate": 2 / 6}

@@ -150,10 +150,7 @@ def test_a_validation_file_may_not_repeat_a_training_prompt():
 
 def test_broken_and_missing_annotations_are_named(tmp_path):
     records = slf5k_records(2)
-    del records["t3_0_0"]["textual_feedback"]
-    with pytest.raises(InputError, match="'t3_0_0' has spans and no 'textual_feedback'"):
-        load_annotated(write(tmp_path, records), SLF5K)
-    del records["t3_0_0"]["good_spans"]
+    del records["t3_0_0"]["textual_feedback"], records["t3_0_0"]["good_spans"]
     assert len(load_annotated(write(tmp_path, records), SLF5K)) == 5
     records["t3_1_1"]["good_spans"] = "not a list"
     with pytest.raises(InputError, match=r"annotated.json: record 't3_1_1': 'good_spans'"):
@@ -210,9 +207,7 @@ def gradients(model, rows) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("packed", [False, True])
 def test_shared_rows_have_the_loss_and_the_gradients_of_single_ones(family, packed, packs):
     model = randomised(FAMILIES[family]()).train()
-    expected = gradients(
-        adapted(copy.deepcopy(model)), [shared_rows(EXAMPLES, PROMPTS, 1)[i : i + 1] for i in range(4)]
-    )
+    expected = gradients(adapted(copy.deepcopy(model)), [[row] for row in shared_rows(EXAMPLES, PROMPTS, 1)])
     model = adapted(pack(model) if packed else model)
     found = gradients(model, [shared_rows(EXAMPLES, PROMPTS, 8)])  # both rows in one batch, one of them padded
     assert bool(packs) == packed
@@ -232,11 +227,9 @@ def test_the_loss_in_training_is_the_mean_over_feedback_alone_in_shared_rows_too
     alone = first_losses(tmp_path, "alone", per_device_train_batch_size=3)
     assert "on other annotated records" in (said := capsys.readouterr().out) and "--split" not in said
     model = load_model(str(tmp_path / "model"), "float32")
-    task, total, count = get_task("slf5k"), torch.zeros(()), 0
-    prompt = RewardPrompt(
-        load_prompt(tmp_path / "prompt.txt"), task, load_tokenizer(str(tmp_path / "model")), 500, "tail"
-    )
-    for each in encode(load_annotated(tmp_path / "annotated.json", task), task, prompt, 900).examples:
+    file, tok = load_prompt(tmp_path / "prompt.txt"), load_tokenizer(str(tmp_path / "model"))
+    prompt, total, count = RewardPrompt(file, SLF5K, tok, 500, "tail"), torch.zeros(()), 0
+    for each in encode(load_annotated(tmp_path / "annotated.json", SLF5K), SLF5K, prompt, 900).examples:
         z = learnt(each)
         total -= reference_logprobs(model, each["input_ids"][: -len(z)], z).sum()
         count += len(z)
@@ -261,5 +254,3 @@ def test_an_adapter_goes_on_training_from_its_weights(tmp_path):
     assert any(not torch.equal(weights["more"][key], value) for key, value in weights[made.name].items())
     description, _ = RewardModelDescription.load(tmp_path / "more", "slf5k")
     assert description.settings["lora_r"] == 4 and description.base_model == str(tmp_path / "model")
-    with pytest.raises(InputError, match="is an adapter; merge it first"):
-        settings(tmp_path, data, model=str(made), lora_r=0)

@@ -59,9 +59,7 @@ def test_the_folder_explains_itself(tmp_path):
         assert isinstance(critic(["a post"], ["A summary."])[0], FeedbackError)
     written = [json.loads(line) for line in (folder / "feedback" / "step-000004.jsonl").read_text().splitlines()]
     assert len(written) == 2 and set(written[0]) == {"id", "prediction", "parse_error"}
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
-        tmp_path / "model"
-    )
+    assert load_json(folder / "adapter_config.json")["base_model_name_or_path"] == str(tmp_path / "model")
 
     for saved in (folder, folder / "checkpoint-4"):
         card = (saved / "README.md").read_text()
@@ -78,21 +76,16 @@ def test_the_folder_explains_itself(tmp_path):
         merge(merging)
     (tmp_path / "merged" / "README.md").unlink()
     merge(merging)
-    merged, adapted = load_model(str(tmp_path / "merged"), torch.float32), load_model(str(folder), torch.float32)
-    ids = torch.arange(4, 60)[None]
+    ids, folders = torch.arange(4, 60)[None], (tmp_path / "merged", folder, tmp_path / "model")
     with torch.no_grad():
-        torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, atol=2e-2, rtol=0)
-        assert not torch.allclose(
-            merged(ids).logits, load_model(str(tmp_path / "model"), "float32")(ids).logits, atol=2e-2
-        )
+        merged, adapted, base = (load_model(str(each), torch.float32)(ids).logits for each in folders)
+    torch.testing.assert_close(merged, adapted, atol=2e-2, rtol=0)
+    assert not torch.allclose(merged, base, atol=2e-2)
     assert RewardModelCritic.load(tmp_path / "merged", "slf5k").max_new_tokens == description.max_new_tokens
     card = (tmp_path / "merged" / "README.md").read_text()
     assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
-    assert (
-        f"\n{SERVE} THIS_FOLDER --served-model-name" in card
-        and "merge_lora" not in card
-        and (ROOT / SERVE.removeprefix("bash ")).is_file()
-    )
+    assert f"\n{SERVE} THIS_FOLDER --served-model-name" in card and "merge_lora" not in card
+    assert (ROOT / SERVE.removeprefix("bash ")).is_file()
     os.truncate(folder / "adapter_model.safetensors", 500)
     for into in (True, False):
         with pytest.raises(InputError, match="reward_model: is damaged"):
@@ -196,8 +189,7 @@ def run(
 def whole(tmp_path_factory) -> Path:
     """What a LoRA training that nobody disturbs leaves."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    write(folder, slf5k_records())
-    tiny_model(folder / "model")
+    settings(folder, write(folder, slf5k_records()))  # writes the model, too
     assert run_alone(run, folder, "whole", LORA) == 0
     return folder / "whole"
 
@@ -205,8 +197,7 @@ def whole(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("changes", [LORA, pytest.param({}, marks=pytest.mark.slow)], ids=["lora", "full"])
 def test_a_killed_run_goes_on_exactly(tmp_path, whole, changes):
     """Dropout, shuffling, optimiser and schedule included; a checkpoint cut off in the middle is not used."""
-    write(tmp_path, slf5k_records())
-    tiny_model(tmp_path / "model")
+    settings(tmp_path, write(tmp_path, slf5k_records()))
     killed = tmp_path / "killed"
     if not changes:
         whole = tmp_path / "whole"
@@ -227,8 +218,7 @@ def test_a_killed_run_goes_on_exactly(tmp_path, whole, changes):
 
 
 def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, whole, small_disk):
-    write(tmp_path, slf5k_records())
-    tiny_model(tmp_path / "model")
+    settings(tmp_path, write(tmp_path, slf5k_records()))
     disk = small_disk(30)
     assert run_alone(run, tmp_path, str(disk / "run"), LORA, None, 3, partial(full, disk)) == 2
     assert "the disk is full" in (tmp_path / "printed.txt").read_text()
@@ -239,8 +229,7 @@ def test_a_full_disk_ends_a_training_that_goes_on_when_there_is_room(tmp_path, w
 
 
 def test_signals_and_damage_change_nothing_of_the_result(tmp_path, whole):
-    tiny_model(tmp_path / "model")
-    write(tmp_path, slf5k_records())
+    settings(tmp_path, write(tmp_path, slf5k_records()))
     hurt = tmp_path / "hurt"
     told = partial(signal.raise_signal, signal.SIGTERM)
     assert run_alone(run, tmp_path, "hurt", LORA, None, 2, told) == 143
@@ -307,13 +296,9 @@ def test_entry_scripts_train_every_task(tmp_path, run_script, task_name):
     """The published flags, the small config, from records of each task's format."""
     model = tiny_model(tmp_path / "model")
     data = write(tmp_path, RECORDS[task_name]())
-    result = run_script(
-        f"nl_reward_model/{task_name}/train_rm.py",
-        "--config", f"nl_reward_model/{task_name}/config_small.yaml",
-        "--model", model, "--data_path", data, "--output_dir", tmp_path / "my out", "--max_steps", 2,
-        "--feedback_records", 1, "--report_to", "none",
-    )  # fmt: skip
-    out = tmp_path / "my out"
+    place, out = f"nl_reward_model/{task_name}", tmp_path / "my out"
+    given = {"model": model, "data_path": data, "output_dir": out, "feedback_records": 1, "report_to": "none"}
+    result = run_script(f"{place}/train_rm.py", config=f"{place}/config_small.yaml", max_steps=2, **given)
     following = f"--model '{out}' --data_path {data} --split validation --output_path '{out / 'feedback.json'}'"
     assert f"reward model: {out}\nnext: " in result.stdout and following in result.stdout
     for noise in ("FutureWarning", "Setting accelerator", "Loading weights", "Truncating"):

@@ -46,10 +46,7 @@ def random_rows(task_name: str, count: int, seed: int) -> dict[str, dict]:
             return list(dict.fromkeys(cut + some(1) + ["not in there"] * (rng.random() < 0.2)))
 
         predicted = Feedback(f"It is {rng.choice(WORDS)}.", near(truth.good), near(truth.poor))
-        base = {
-            "slf5k": {"post": f"p{number // 3}"},
-            "kodcode": {"question": f"q{number}", "question_id": f"q{number}"},
-        }[task_name]
+        base = dict.fromkeys(("question", "question_id"), f"q{number}") if task.is_code else {"post": f"p{number // 3}"}
         row = task.with_feedback(task.with_response(base, response), truth, {})
         broken = rng.random() < 0.15
         rows[f"r{number}"] = row | {
@@ -143,9 +140,8 @@ def test_span_figures_agree_with_sets_of_characters(task_name):
     nowhere = predicted = 0
     for slot in ("good", "poor"):
         wanted, row = slow_spans(items, task, slot), got["spans"][getattr(task.fields, slot)]
-        assert {name: row[name] for name in ("truth", "predicted", "exact", "partial")} == {
-            name: wanted[name] for name in ("truth", "predicted", "exact", "partial")
-        }
+        names = ("truth", "predicted", "exact", "partial")
+        assert [row[name] for name in names] == [wanted[name] for name in names]
         assert wanted["exact"] > 5 and wanted["partial"] > 5
         assert row["exact_recall"]["value"] == pytest.approx(wanted["exact"] / wanted["truth"], abs=1e-6)
         assert row["found_recall"]["value"] == pytest.approx(wanted["found"] / wanted["truth"], abs=1e-6)
@@ -217,11 +213,8 @@ def test_what_no_span_holds_is_compared_where_annotations_have_it():
     task = get_task("slf5k")
     truths = [Feedback("c", ["a"], [], missing=["Porto", "the dog"], score=0.5), Feedback("c", [], [], score=-1.0)]
     truths.append(Feedback("c", [], [], missing=["rent"], score=0.0))
-    said = [
-        Feedback("c", ["a"], [], missing=["Porto", "rent"], score=1.0),
-        Feedback("c", [], ["b"]),
-        Feedback("c", score=0),
-    ]
+    said = [Feedback("c", ["a"], [], missing=["Porto", "rent"], score=1.0), Feedback("c", [], ["b"])]
+    said.append(Feedback("c", score=0))
     found = whole_metrics(list(zip(said, truths, strict=True)), task, ["p", "q", "r"])
     expected = np.corrcoef([0.5, -1.0, 0.0], [1.0, -1.0, 0.0])[0, 1]  # the second is derived: one poor span
     assert found["verdict_correlation"]["value"] == pytest.approx(expected)
@@ -275,12 +268,9 @@ def test_the_script_writes_figures_and_takes_the_older_flags(tmp_path, run_scrip
     rows = random_rows("slf5k", 12, seed=4)
     save_json(tmp_path / "results.json", rows)
     tiny.tiny_model(tmp_path / "policy")
-    done = run_script(
-        "nl_reward_model/slf5k/evaluation/3_metrics.py",
-        *("--results_path", tmp_path / "results.json", "--output_path", tmp_path / "out" / "figures.json"),
-        *("--tokenizer", tmp_path / "policy"),
-    )
-    written = json.loads((tmp_path / "out" / "figures.json").read_text())
+    files = {"results_path": tmp_path / "results.json", "output_path": tmp_path / "out" / "figures.json"}
+    done = run_script("nl_reward_model/slf5k/evaluation/3_metrics.py", **files, tokenizer=tmp_path / "policy")
+    written = json.loads(files["output_path"].read_text())
     wanted = reward_model_metrics(rows, task, tiny.tokenizer("byte"))
     assert {name: written[name] for name in wanted} == wanted
     assert "| -1 " in done.stdout and f"{wanted['parse_rate']['value']:.3f}" in done.stdout

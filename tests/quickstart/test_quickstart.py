@@ -1,16 +1,15 @@
 """The quickstart as a user runs it, with its tiny model: every step real, and a second run repeats none of them."""
 
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from quickstart.run import arguments
 from tests.processes import ROOT, run_command
+from text2grad.records import load_json
 
 
 def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path, run_script):
@@ -19,44 +18,41 @@ def test_smoke_run_ends_with_a_report_and_a_second_one_repeats_nothing(tmp_path,
     assert f"open {run}/report.html" in first.stdout and "next: " not in first.stdout
     assert "mean nothing" in first.stdout
 
-    report = json.loads((run / "report.json").read_text())
-    systems = {json.loads(path.read_text())["system"] for path in run.glob("*.result.json")}
+    report = load_json(run / "report.json")
+    systems = {load_json(path)["system"] for path in run.glob("*.result.json")}
     assert systems == {"base", "text2grad"}
     assert report["tables"] and "<html" in (run / "report.html").read_text()[:500]
-    rollouts = [json.loads(line) for line in (run / "policy" / "rollouts.jsonl").read_text().splitlines()]
+    rollouts = load_json(run / "policy" / "rollouts.jsonl")
     assert {row["step"] for row in rollouts} == {1, 2, 3}
     assert all(len(row["rewards"]) == len(row["tokens"]) == len(row["advantages"]) for row in rollouts)
 
-    kept = [f"{name}.json.journal.jsonl" for name in ("answers", "annotated")]
-    kept += ["policy/rollouts.jsonl", "policy/metrics.jsonl"]
-    before = {name: (run / name).read_bytes() for name in kept}
+    kept = [run / f"{name}.json.journal.jsonl" for name in ("answers", "annotated")]
+    kept += [run / "policy/rollouts.jsonl", run / "policy/metrics.jsonl"]
+    before = {path: path.read_bytes() for path in kept}
     weights = {path: path.stat().st_mtime_ns for path in (run / "reward_model").glob("*.safetensors")}
     run_script("quickstart/run.py", "--smoke", "--run_dir", run)
-    assert {name: (run / name).read_bytes() for name in kept} == before
-    assert {path: path.stat().st_mtime_ns for path in weights} == weights
-    assert weights
+    assert {path: path.read_bytes() for path in kept} == before
+    assert weights and {path: path.stat().st_mtime_ns for path in weights} == weights
 
 
 def test_the_code_tour_trains_on_unit_tests_and_ends_with_a_report(tmp_path, run_script):
     run = tmp_path / "run"
     told = run_script("quickstart/run.py", "--code", "--smoke", "--run_dir", run)
     assert f"open {run}/report.html" in told.stdout
-    rows = [json.loads(line) for line in (run / "policy" / "rollouts.jsonl").read_text().splitlines()]
+    rows = load_json(run / "policy" / "rollouts.jsonl")
     assert all(row["critique"].startswith("Wrong. No test can run.") for row in rows)  # noise is no program
     assert all(row["verdict"] == -1 and row["poor"] for row in rows)
-    results = [json.loads((run / f"held_out.{system}.result.json").read_text()) for system in ("base", "text2grad")]
+    results = [load_json(run / f"held_out.{system}.result.json") for system in ("base", "text2grad")]
     assert [result["metrics"]["pass@1"]["value"] for result in results] == [0, 0]
     assert all(sum(result["errors"].values()) == 2 for result in results)
 
 
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_each_sample_question_has_a_solution_that_its_own_tests_pass(part):
+def test_each_sample_question_has_a_solution_that_its_own_tests_pass():
     """The tests are plain functions: what the sandbox would do is not asked here."""
-    other = "test" if part == "train" else "train"
-    records, others = (json.loads((ROOT / f"quickstart/data/code_{name}.json").read_text()) for name in (part, other))
-    assert not {record["question_id"] for record in records} & {record["question_id"] for record in others}
-    for record in records:
-        space: dict[str, Any] = {}
+    train, test = (load_json(ROOT / f"quickstart/data/code_{name}.json") for name in ("train", "test"))
+    assert not {record["question_id"] for record in train} & {record["question_id"] for record in test}
+    for record in train + test:
+        space = {}
         exec(record["solution"], space)
         exec(record["test"].replace("from solution import", "# tests"), space)
         tests = [value for name, value in space.items() if name.startswith("test_")]

@@ -219,9 +219,7 @@ def test_a_run_without_a_result_and_a_lone_brace_are_told(tmp_path, capsys):
             campaign(tmp_path, prepare=[line]).run()
 
 
-@pytest.mark.parametrize(
-    "settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"set": ["size"]}, {"methods": {"first": "--slow"}}]
-)
+@pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"set": ["size"]}, {"methods": {}}])
 def test_names_that_are_not_there_are_refused(tmp_path, settings):
     with pytest.raises(InputError, match=r"first, second|size|methods lacks base"):
         campaign(tmp_path, **settings)

@@ -59,10 +59,9 @@ def test_ultrafeedback_is_dealt_thirty_fifty_twenty(tmp_path):
     assert not record["is_chosen"]
 
 
-def test_a_number_that_is_asked_for_is_held_out_and_else_a_fifth(tmp_path):
-    for asked, held_out in [(None, 20), (30, 30)]:
-        split(config(tmp_path / str(asked), evaluation_records=asked))
-        assert len(prompts(tmp_path / str(asked))["evaluation"]) == held_out
+def test_a_fifth_is_held_out_where_no_number_is_asked_for(tmp_path):
+    split(config(tmp_path, evaluation_records=None))
+    assert len(prompts(tmp_path)["evaluation"]) == 20
 
 
 def test_neither_the_order_of_the_file_nor_its_spelling_moves_a_prompt(tmp_path):
@@ -184,10 +183,8 @@ def test_parts_share_no_question_and_no_name(tmp_path):
     told = [{row["question"].split("```python\n")[1] for row in part} for part in (train, test)]
     assert not told[0] & told[1] and len(told[1]) == 2
     save_json(tmp_path / "tested.json", rows[::-1])
-    again = questions(config)  # by its name and the seed, not by its place
-    assert [sorted(row["question"] for row in part) for part in again] == [
-        sorted(row["question"] for row in part) for part in (train, test)
-    ]
+    for part, again in zip((train, test), questions(config), strict=True):  # by name and seed, not by place
+        assert sorted(row["question"] for row in again) == sorted(row["question"] for row in part)
     config.test_questions = 12
     with pytest.raises(InputError, match="none to train on"):
         questions(config)

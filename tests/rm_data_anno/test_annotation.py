@@ -98,9 +98,8 @@ def test_tests_that_hang_hold_up_their_own_record_alone(tmp_path):
     annotate("kodcode", write(tmp_path / "in.json", rows), tmp_path / "out.json", test_seconds=3)
     done = [json.loads(line).get("id") for line in (tmp_path / "out.json.journal.jsonl").read_text().splitlines()]
     assert len(done) == 7 and done[-1].startswith("q0")
-    assert [row["question_id"] for row in json.loads((tmp_path / "out.json").read_text())] == [
-        f"q{n}" for n in range(6)
-    ]
+    made = json.loads((tmp_path / "out.json").read_text())
+    assert [row["question_id"] for row in made] == [row["question_id"] for row in rows]
 
 
 def test_a_served_critic_is_asked_several_times_at_once(tmp_path, monkeypatch):
@@ -114,25 +113,20 @@ def test_a_served_critic_is_asked_several_times_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ServedCritic, "_send", send)
     records = {f"t{n}": {"post": POST, "generated_summary": f"{n} cakes."} for n in range(16)}
-    config = AnnotateConfig(
-        data_path=str(write(tmp_path / "in.json", records)), critic="served:http://localhost:1",
-        output_path=str(tmp_path / "out.json"),
-    )  # fmt: skip
+    data, output = write(tmp_path / "in.json", records), tmp_path / "out.json"
+    config = AnnotateConfig(data_path=str(data), critic="served:http://localhost:1", output_path=str(output))
     annotate_file("slf5k", config)
-    assert len(json.loads((tmp_path / "out.json").read_text())) == 16
+    assert len(json.loads(output.read_text())) == 16
     critic = load_critic(config.critic, "slf5k")
     assert len(feedback_on(critic, records, TASK, tmp_path / "journal.jsonl").results) == 16
 
 
 def test_validation_keeps_exact_quotes_only():
     response = "The cat’s bowl is empty,  and the dog sleeps on the red sofa."
-    feedback = Feedback(
-        "The empty bowl is right; no dog was mentioned in the post, and the sofa is blue.",
-        good=["The cat's bowl is empty", "a full bowl", "red sofa"],
-        poor=["red sofa", "red sofa", "the dog sleeps", "on the"],
-        missing=["the cat's name"],
-        score=-0.5,
-    )
+    critique = "The empty bowl is right; no dog was mentioned in the post, and the sofa is blue."
+    good = ["The cat's bowl is empty", "a full bowl", "red sofa"]
+    poor = ["red sofa", "red sofa", "the dog sleeps", "on the"]
+    feedback = Feedback(critique, good, poor, missing=["the cat's name"], score=-0.5)
     checked = validate(feedback, response, get_task("slf5k"))
     assert checked.feedback.good == ["The cat’s bowl is empty"]
     assert checked.feedback.poor == ["red sofa", "the dog sleeps", "on the"]
@@ -265,9 +259,7 @@ def test_a_runs_rollouts_are_annotated(tmp_path, run_script):
     key = next(iter(json.loads(posts.read_text())))
     run = log(tmp_path / "run", (key, "The landlord keeps the deposit over some scratches."), (key, "As an AI, no."))
     made, annotated = tmp_path / "responses.json", tmp_path / "annotated.json"
-    done = run_script(
-        "rm_data_anno/rollouts.py", "--task", "slf5k", "--data_path", posts, "--runs", run, "--output_path", made
-    )
+    done = run_script("rm_data_anno/rollouts.py", task="slf5k", data_path=posts, runs=run, output_path=made)
     assert "2 different responses of 1 runs" in done.stdout and "next: annotate them" in done.stdout
     annotate("slf5k", made, annotated)
     feedback = [TASK.feedback(record) for record in json.loads(annotated.read_text()).values()]

@@ -24,19 +24,13 @@ from text2grad.tasks import Task, get_task
 
 def test_records_come_back_with_critique_spans_usage_and_reasoning(tmp_path):
     with FaultServer(judge) as server:
-        config = setting(tmp_path, server, posts(5))
-        annotate("slf5k", config)
-        assert len(server.requests) == 5
-        annotate("slf5k", config)
+        annotate("slf5k", setting(tmp_path, server, posts(5)))
         assert len(server.requests) == 5
     record = read(tmp_path)["t3_3"]
-    assert record["good_spans"] == ["Dog 3 ran off"]
-    assert record["poor_spans"] == ["what now?"]
-    assert record["annotation"]["model"] == "judge-1"
-    assert record["annotation"]["prompt"] == "cot"
-    assert record["annotation"]["reasoning"] == "The post is short."
-    assert record["annotation"]["usage"]["requests"] == 1
-    assert record["annotation"]["validation"] == {"offered": 2, "corrected": 0}
+    made = record["annotation"]
+    assert (record["good_spans"], record["poor_spans"]) == (["Dog 3 ran off"], ["what now?"])
+    assert (made["model"], made["prompt"], made["reasoning"]) == ("judge-1", "cot", "The post is short.")
+    assert made["usage"]["requests"] == 1 and made["validation"] == {"offered": 2, "corrected": 0}
     report = read(tmp_path, ".report.json")
     assert report["usage"]["requests"] == report["paid"]["requests"] == 5
     assert report["usage"]["completion_tokens_per_record"] > 5

@@ -1,17 +1,16 @@
 """Texts with a known fault: the wrong characters are the ones that changed, and they become poor."""
 
-import json
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from rm_data_anno.slf5k.corruptions import CORRUPTIONS, KnownFault, marked, split, spoil
 from rm_data_anno.slf5k.variations import SHARES, SummaryVariationsConfig, variations
+from tests.processes import ROOT
 from text2grad.critics.programs.slf5k.critic import WorkedSummaryCritic
 from text2grad.feedback import Feedback
-from text2grad.records import load_records, save_json
+from text2grad.records import load_json, load_records, save_json
 from text2grad.tasks import get_task
 
 POST = (
@@ -105,31 +104,19 @@ def test_the_rarest_kind_that_is_possible_comes_first():
     assert spoil(POST, ["No figure here."], OTHERS, counts, seen, random.Random(0)).kind == "borrowed"
 
 
-POSTS = Path(__file__).parents[2] / "quickstart" / "data" / "posts_train.json"
 TASK = get_task("slf5k")
+READ = load_records(ROOT / "quickstart" / "data" / "posts_train.json", TASK, responses=False)
+POSTS = READ.like({key: READ[key] for key in list(READ)[:6]})
+ANSWERS = {k: [f"{v['ideal_human_summary']} It happened {n} times." for n in range(9)] for k, v in POSTS.items()}
 
 
-@pytest.fixture(scope="module")
-def posts():
-    records = load_records(POSTS, TASK, responses=False)
-    return records.like({key: records[key] for key in list(records)[:6]})
-
-
-@pytest.fixture(scope="module")
-def answers(posts):
-    return {
-        key: [f"{record['ideal_human_summary']} It happened {n} times." for n in range(9)]
-        for key, record in posts.items()
-    }
-
-
-def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, answers):
-    made = variations(posts, answers, SummaryVariationsConfig(rounds=8, per_post=5))
+def test_records_are_judged_against_their_variation_and_made_in_all_ways():
+    made = variations(POSTS, ANSWERS, SummaryVariationsConfig(rounds=8, per_post=5))
     assert len(made) == 6 * 8 * 5
     assert Counter(record["annotation"]["how"] for record in made.values()).keys() == SHARES.keys()
     critic, differ = WorkedSummaryCritic(), 0
     for key, record in made.items():
-        own = posts[key.partition("~")[0]]["post"]
+        own = POSTS[key.partition("~")[0]]["post"]
         judged, kept = critic.feedback_on(record["post"], record["generated_summary"]), TASK.feedback(record)
         if record["annotation"]["how"] != "spoilt":
             assert kept == judged
@@ -142,18 +129,15 @@ def test_records_are_judged_against_their_variation_and_made_in_all_ways(posts, 
     assert differ > 30  # a variation changes what is true of a response
     groups = {key.partition("#")[0]: record["post"] for key, record in made.items()}
     assert all(record["post"] == groups[key.partition("#")[0]] for key, record in made.items())
-    assert sum(text == posts[key.partition("~")[0]]["post"] for key, text in groups.items()) < len(groups) / 2
+    assert sum(text == POSTS[key.partition("~")[0]]["post"] for key, text in groups.items()) < len(groups) / 2
 
 
-def test_the_script_takes_what_generate_writes(tmp_path, posts, answers, run_script):
-    save_json(tmp_path / "posts.json", posts)
-    rows = ((f"{key}@{n}", key, text) for key, texts in answers.items() for n, text in enumerate(texts))
-    sampled = {sample: {"id": sample, **posts[key], "generated_summary": text} for sample, key, text in rows}
-    save_json(tmp_path / "answers.json", sampled)
-    made = tmp_path / "varied.json"
-    done = run_script(
-        "rm_data_anno/slf5k/variations.py", "--data_path", tmp_path / "posts.json", "--answers",
-        tmp_path / "answers.json", "--rounds", "1", "--per_post", "3", "--output_path", made,
-    )  # fmt: skip
+def test_the_script_takes_what_generate_writes(tmp_path, run_script):
+    rows = ((f"{key}@{n}", key, text) for key, texts in ANSWERS.items() for n, text in enumerate(texts))
+    sampled = {sample: {"id": sample, **POSTS[key], "generated_summary": text} for sample, key, text in rows}
+    files = {name: tmp_path / f"{name}.json" for name in ("data_path", "answers", "output_path")}
+    save_json(files["data_path"], POSTS)
+    save_json(files["answers"], sampled)
+    done = run_script("rm_data_anno/slf5k/variations.py", **files, rounds=1, per_post=3)
     assert "18 responses to 1 variations of 6 posts" in done.stdout
-    assert all(TASK.feedback(record) is not None for record in json.loads(made.read_text()).values())
+    assert all(TASK.feedback(record) is not None for record in load_json(files["output_path"]).values())

@@ -102,14 +102,14 @@ def regions(response: str, critique: str, spans) -> list[dict]:
     return [*result, {"from_name": "critique", "to_name": "response", "type": "textarea", "value": critique}]
 
 
-def exported(responses: dict[str, str], people: dict[str, dict[str, list]], **more) -> list[dict]:
+def exported(responses: dict[str, str], people: dict[str, dict[str, list]]) -> list[dict]:
     """An export in Label Studio's form: people -> record id -> [critique, *(label, start, end)]."""
     rows = []
     for record_id, response in responses.items():
         annotations = []
         for email, said in people.items():
             critique, *spans = said[record_id]
-            about = {"id": len(annotations), "completed_by": {"email": email}, **more}
+            about = {"id": len(annotations), "completed_by": {"email": email}}
             annotations.append(about | {"result": regions(response, critique, spans)})
         annotations.append({"id": 99, "was_cancelled": True, "completed_by": 1, "result": []})
         rows.append({"id": 1, "data": {"id": record_id, "response": response}, "annotations": annotations})
@@ -123,11 +123,11 @@ SAID = {
 }
 
 
-def files(tmp_path, said=SAID, **more):
+def files(tmp_path):
     data, export = tmp_path / "responses.json", tmp_path / "export.json"
     save_json(data, {"t3_a": POST, "t3_b": {**POST, "post": "Other."}})
-    people = {email: {"t3_a": rows} for email, rows in said.items()}
-    save_json(export, exported({"t3_a": POST["generated_summary"]}, people, **more))
+    people = {email: {"t3_a": rows} for email, rows in SAID.items()}
+    save_json(export, exported({"t3_a": POST["generated_summary"]}, people))
     return data, export
 
 
@@ -139,14 +139,13 @@ def people_of(export, rows) -> list[PersonsAnnotation]:
 
 def test_there_and_back_with_exact_places_and_agreement(tmp_path, run_script):
     data, export = files(tmp_path)
-    run_script(SCRIPT, "--task", "slf5k", "--data_path", data, "--output_path", tmp_path / "tasks.json")
+    given, out = {"task": "slf5k", "data_path": data}, tmp_path / "annotated.json"
+    run_script(SCRIPT, **given, output_path=tmp_path / "tasks.json")
     tasks = load_json(tmp_path / "tasks.json")
     assert tasks[0]["data"] == {"id": "t3_a", "prompt": "My dog barks.", "response": POST["generated_summary"]}
     assert '<Label value="poor"' in (tmp_path / "tasks.interface.xml").read_text()
 
-    out = tmp_path / "annotated.json"
-    arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out)
-    run_script(SCRIPT, *arguments)
+    run_script(SCRIPT, **given, export=export, output_path=out)
     (record,) = load_json(out).values()
     assert (record["good_spans"], record["poor_spans"]) == ([], ["it is mean"])  # both say poor, only one says good
     assert record["textual_feedback"] == "Right about the dog.\nThe last part is invented."
@@ -158,14 +157,9 @@ def test_there_and_back_with_exact_places_and_agreement(tmp_path, run_script):
     assert (report["records"], report["without"], report["found_elsewhere"]) == (1, 1, 0)
     assert get_task("slf5k").feedback(record).poor == ["it is mean"]
 
-
-def test_critiques_alone_go_to_the_branch_that_asks_a_model_for_spans(tmp_path, run_script):
-    data, export = files(tmp_path)
-    out = tmp_path / "critiques.json"
-    arguments = ("--task", "slf5k", "--data_path", data, "--export", export, "--output_path", out, "--spans", "false")
-    done = run_script(SCRIPT, *arguments)
-    assert "--prompt human_feedback" in done.stdout
-    (record,) = load_json(out).values()
+    done = run_script(SCRIPT, **given, export=export, output_path=tmp_path / "critiques.json", spans="false")
+    assert "--prompt human_feedback" in done.stdout  # critiques alone: a model is asked for the spans
+    (record,) = load_json(tmp_path / "critiques.json").values()
     assert record == {**POST, "feedback": "Right about the dog.\nThe last part is invented."}
 
 
@@ -181,8 +175,7 @@ def test_who_decides_settles_it():
 
 
 def test_missing_things_and_stars_come_back(tmp_path):
-    _, export = files(tmp_path)
-    rows = load_json(export)
+    rows = load_json(export := files(tmp_path)[1])
     for stars, annotation in zip((4, 1), rows[0]["annotations"], strict=False):
         typed = {"from_name": "missing", "type": "textarea", "value": {"text": ["why it barks"]}}
         annotation["result"] += [typed, {"from_name": "verdict", "type": "rating", "value": {"rating": stars}}]
@@ -228,25 +221,21 @@ def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
     ],
 )  # fmt: skip
 def test_exports_that_do_not_fit_are_refused(tmp_path, change, message):
-    _, export = files(tmp_path)
-    rows = load_json(export)
+    rows = load_json(export := files(tmp_path)[1])
     change(rows)
     with pytest.raises(InputError, match=message):
         people_of(export, rows)
 
 
 def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
-    _, export = files(tmp_path)
-    rows = load_json(export)
+    rows = load_json(export := files(tmp_path)[1])
     annotations = rows[0]["annotations"]
     again = [annotations[1] | {"id": 7 + n, "updated_at": f"2026-01-0{n + 1}T00:00:00Z"} for n in range(3)]
     annotations += [again[2], again[0], again[1]]
     again[2]["result"] = [{"type": "textarea", "value": {"text": ["The last word."]}}]
     people = people_of(export, rows)
-    assert sorted((person.annotator, person.critique) for person in people) == [
-        ("a@x.org", "Right about the dog."),
-        ("b@x.org", "The last word."),
-    ]
+    critiques = {person.annotator: person.critique for person in people}
+    assert len(people) == 2 and critiques == {"a@x.org": "Right about the dog.", "b@x.org": "The last word."}
     assert agreement({"t3_a": people}, {"t3_a": POST["generated_summary"]})["annotators_each"] == 2
     assert len(people_of(export, [*rows, {**rows[0], "id": 2}])) == 2  # the same tasks were imported twice
     del annotations[0]["completed_by"]
@@ -289,8 +278,7 @@ WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
     ("annotations", 0, "result", 0, "value", "text"), ("annotations", 0, "result", 2, "value", "text"),
 ], ids=repr)  # fmt: skip
 def test_an_export_of_wrong_types_is_read_or_refused_and_never_believed(tmp_path, place):
-    _, export = files(tmp_path)
-    sound = load_json(export)
+    sound = load_json(export := files(tmp_path)[1])
     for wrong in WRONG:
         within = rows = deepcopy(sound)
         for step in (0, *place[:-1]) if place else ():

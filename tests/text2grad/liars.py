@@ -455,9 +455,7 @@ def liar(chance: random.Random, case: Case, numbers: dict[str, int]) -> str:
     was, now = chance.choice(case.wrong)
     assert was in case.right
     code = filled(case.right.replace(was, now), numbers)
-    own = {
-        line.split()[1].split("(")[0].rstrip(":") for line in case.right.splitlines() if line[:4] in ("def ", "clas")
-    }
+    own = set(re.findall(r"^(?:def|class) (\w+)", case.right, re.MULTILINE))
     kinds = ["self", "given", "raise", *_VALUES]
     methods = [(name, chance.choice(kinds)) for name in chance.sample(_METHODS, chance.randrange(1, 12))]
     settings = {
@@ -474,7 +472,6 @@ def liar(chance: random.Random, case: Case, numbers: dict[str, int]) -> str:
     if chance.random() < 0.4:
         for name in chance.sample(_NAMES, chance.randrange(1, 5)):
             if name not in own:
-                code += (
-                    f"globals()[{name!r}] = {chance.choice(['odd()', 'Yes()', 'Yes', 'lambda *a, **k: True', '[]'])}\n"
-                )
+                value = chance.choice(["odd()", "Yes()", "Yes", "lambda *a, **k: True", "[]"])
+                code += f"globals()[{name!r}] = {value}\n"
     return code

@@ -10,7 +10,7 @@ from text2grad.critics.programs.ultrafeedback.critic import _SAID, AnswerCritic
 from text2grad.feedback import Feedback
 from text2grad.grounding import ground
 from text2grad.tasks import get_task
-from text2grad.token_rewards import span_intervals
+from text2grad.token_rewards import rewards_on
 
 pytestmark = pytest.mark.fast
 
@@ -19,13 +19,9 @@ CRITIC = AnswerCritic()
 
 def delta(feedback: Feedback, answer: str) -> float:
     """The mean reward over the answer's characters, white space aside: what a tokenizer of characters would get."""
-    poor, good = span_intervals(feedback, answer, "ultrafeedback")
-    values = [0] * len(answer)
-    for intervals, value in ((good, 1), (poor, -1)):
-        for start, end in intervals:
-            values[start:end] = [value] * (end - start)
-    kept = [value for value, char in zip(values, answer, strict=True) if not char.isspace()]
-    return sum(kept) / len(kept) if kept else 0.0
+    places = [(at, at + 1) for at, char in enumerate(answer) if not char.isspace()]
+    values = rewards_on(answer, places, feedback, "ultrafeedback").values
+    return sum(values) / len(values) if values else 0.0
 
 
 def judge(request: str, answer: str) -> Feedback:

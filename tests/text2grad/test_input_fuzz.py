@@ -110,8 +110,6 @@ def test_headers_and_bodies_that_drip_have_an_end():
             yield b" "
 
     begun = time.monotonic()
-    with bare_server(drip_headers) as url, pytest.raises(TimeoutError, match="within 1 seconds"):
-        send(f"{url}/x", {}, timeout=1, longest=1)
     with (
         FaultServer(lambda _: "", raw=lambda _: (200, {}, drip())) as server,
         pytest.raises(TimeoutError, match="within 1 seconds"),
@@ -122,8 +120,7 @@ def test_headers_and_bodies_that_drip_have_an_end():
     assert time.monotonic() - begun < 25
 
 
-@pytest.mark.parametrize("status", [400, 500])
-def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
+def test_the_body_of_an_error_is_read_no_further_than_its_beginning():
     sent: list[int] = []  # megabytes
 
     def endless() -> Iterator[bytes]:
@@ -131,10 +128,8 @@ def test_the_body_of_an_error_is_read_no_further_than_its_beginning(status):
             sent.append(1)
             yield b"x" * (1 << 20)
 
-    with (
-        FaultServer(lambda _: "", raw=lambda _: (status, {}, endless())) as server,
-        pytest.raises(ChatError, match=f"HTTP {status}"),
-    ):
+    raw = lambda _: (500, {}, endless())  # noqa: E731
+    with FaultServer(lambda _: "", raw=raw) as server, pytest.raises(ChatError, match="HTTP 500"):
         client_of(server.url).complete(HELLO)
     assert 0 < len(sent) < 50  # some of them lie in the sockets' buffers
 

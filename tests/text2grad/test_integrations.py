@@ -124,9 +124,6 @@ def test_without_a_tokenizer_each_character_of_a_text_has_a_reward():
     for sizes in ((1, 2, 1), (2, 2, 1)):
         with pytest.raises(InputError, match="{} prompts, {} responses, {} records".format(*sizes)):
             TokenJudge(Recorder())(["x"] * sizes[0], ["text"] * sizes[1], [{"prompt": "x"}] * sizes[2])
-
-
-@pytest.mark.parametrize("options", [{"scheme": "odd"}, {"critic": "programatic"}])
-def test_what_cannot_work_is_refused_at_once(options):
-    with pytest.raises(InputError):
-        TokenJudge(**{"critic": Recorder(), "task": "slf5k", "tokenizer": tokenizer(), **options})
+    for options, told in (({"scheme": "odd"}, "scheme 'odd'"), ({"critic": "programatic"}, "no critic 'programatic'")):
+        with pytest.raises(InputError, match=told):
+            TokenJudge(**{"critic": Recorder(), **options})

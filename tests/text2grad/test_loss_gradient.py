@@ -71,17 +71,14 @@ def shake(trainer, amount):
 
 def gradients_of_one_update(trainer, rows=(0, 1, 2, 3)):
     """What the two optimisers are given when the trainer updates on rows of its batch."""
-    caught = {}
+    caught, learner = {}, trainer.learner
+    for name, own in (("policy", learner.optimizer.optimizer), ("value", learner.value_function.optimizer)):
 
-    def catch(name):
-        def keep(optimizer, *_):
+        def keep(optimizer, *_, name=name):
             caught[name] = [p.grad.clone() for p in optimizer.param_groups[0]["params"]]
 
-        return keep
-
-    trainer.learner.optimizer.optimizer.register_step_pre_hook(catch("policy"))
-    trainer.learner.value_function.optimizer.register_step_pre_hook(catch("value"))
-    trainer.learner.update_on(trainer.batch_of_test.select(rows))
+        own.register_step_pre_hook(keep)
+    learner.update_on(trainer.batch_of_test.select(rows))
     return caught
 
 
@@ -165,21 +162,6 @@ def test_the_first_update_begins_with_the_pass_that_scored(tmp_path, monkeypatch
     assert not trainer.learner.keeps_graph(trainer.batch_of_test)
 
 
-def test_an_unjudged_rollout_moves_nothing(tmp_path):
-    trainer, rollouts = ready_trainer(tmp_path)
-    shake(trainer, 0.02)
-    expected = gradients_of_one_update(trainer, [2, 2])
-    assert expected == {}  # nothing but a failed critique: no step at all, so momentum cannot move weights either
-
-    def loss(*rows):
-        part = trainer.batch_of_test.select(rows)
-        return (trainer.learner.losses(part).policy * part.mask).sum().item()
-
-    assert [rollout.counts for rollout in rollouts] == [True, True, False, True]
-    assert loss(2) == 0
-    assert loss(0, 1, 2, 3) == pytest.approx(loss(0) + loss(1) + loss(3), rel=1e-9)
-
-
 def test_first_step_is_along_the_nl_gradient(tmp_path):
     """With A = δ, no entropy and π = π_old, the step is along g_NL / N, one backward per token.
 
@@ -236,11 +218,10 @@ def test_scores_are_the_models_own(tmp_path, family, start):
     torch.testing.assert_close(sampled.ref_logprobs, trainer.batch_of_test.ref_logprobs, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("kl", ["k1", "abs", "mse", "k3"])
-def test_sampled_kl_kinds_reach_the_reward(tmp_path, kl):
-    _, rollouts = ready_trainer(tmp_path, kl=kl)
+def test_a_sampled_kl_reaches_the_reward(tmp_path):
+    _, rollouts = ready_trainer(tmp_path, kl="k3")
     for rollout in rollouts:
-        expected = sampled_kl(kl, rollout.old_logprobs, rollout.ref_logprobs)
+        expected = sampled_kl("k3", rollout.old_logprobs, rollout.ref_logprobs)
         torch.testing.assert_close(rollout.kl, expected, rtol=1e-6, atol=1e-12)
         deltas = torch.tensor(rollout.feedback.rewards, dtype=torch.float64)
         if rollout.counts:

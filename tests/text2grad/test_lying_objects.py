@@ -6,11 +6,10 @@ from text2grad.sandbox.unit_tests import run_tests
 
 LENGTH = "class L:\n  def __len__(self): return 3\n  def __iter__(self): return iter(())\ndef f(x): return L()\n"
 PAIRS = "    for a, b in zip(r, [1.5, 2.5, 3.5]):\n        assert abs(a - b) < 1e-9\n"
-ENDING = """class Total:
-    def __enter__(self): return self
-    def __exit__(self, *error): return True
-    def total(self): return 0
-"""
+ENDING = (
+    "class Total:\n    def __enter__(self): return self\n    def __exit__(self, *error): return True\n"
+    "    def total(self): return 0\n"
+)
 PIPES = """import gc, json, os
 class Yes:
     __eq__ = lambda self, other: True
@@ -41,23 +40,15 @@ FAILING = {
         ENDING, "def test_a():\n    with Total() as t:\n        if t.total() != 1: pytest.fail('no')\n", "TestFailed",
     ),
     "a tag that reads like a reason for one process": (
-        PIPES + """def f(x):
-    say({"do": "call", "x": 0, "arguments": [[["to cross"]], {}]})
-    return Yes()
-""",
+        PIPES + 'def f(x):\n    say({"do": "call", "x": 0, "arguments": [[["to cross"]], {}]})\n    return Yes()\n',
         "def test_a():\n    assert f(1) == 2\n", "ForgedReport",
     ),
     "a value too large to hand back": (
-        PIPES + """def f(x): say({"answer": {"changed": {}, "value": "@"}})
-def g(x): return Yes()
-""",
+        PIPES + 'def f(x): say({"answer": {"changed": {}, "value": "@"}})\ndef g(x): return Yes()\n',
         "def test_a():\n    assert g(f(1)) == 2\n", "ValueError",
     ),
     "an argument too large to be given back": (
-        PIPES + """def f(k):
-    say({"do": "call", "x": 0, "arguments": [["@"], {}]})
-    return Yes()
-""",
+        PIPES + 'def f(k):\n    say({"do": "call", "x": 0, "arguments": [["@"], {}]})\n    return Yes()\n',
         "def test_a():\n    assert f(lambda x: x) == 2\n", "ValueError",
     ),
     "an object that answers for numpy": (
@@ -78,23 +69,14 @@ def g(x): return Yes()
         "def test_a():\n    x = []\n    for _ in range(5): assert f(x) is None\n", "ValueError",
     ),
     "an exception with a field more": (
-        """import __main__ as main
-raised = main.Side._raised
-def more(self, error):
-    answer = raised(self, error)
-    answer["told"] |= {"unsupported": "the tests use open", "started": "x", "weaker": "y", "test": "z"}
-    return answer
-main.Side._raised = more
-def f(x): raise KeyError
-""",
+        "import __main__ as main\nraised = main.Side._raised\ndef more(self, error):\n  answer = raised(self, error)\n"
+        '  answer["told"] |= {"unsupported": "the tests use open", "started": "x", "weaker": "y", "test": "z"}\n'
+        "  return answer\nmain.Side._raised = more\ndef f(x): raise KeyError\n",
         "def test_a():\n    assert f(1) == 1\n", "KeyError",
     ),
     "a class that is its own base": (
-        PIPES + """def f(x):
-    say({"answer": {"changed": {}, "value": ["o", 77, 78]}})
-    while True:
-        say({"answer": {"class": {"name": "T", "bases": [78], "plain": None, "equal": True}}})
-""",
+        PIPES + 'def f(x):\n    say({"answer": {"changed": {}, "value": ["o", 77, 78]}})\n    while True:\n'
+        '        say({"answer": {"class": {"name": "T", "bases": [78], "plain": None, "equal": True}}})\n',
         "def test_a():\n    assert f(1) == 2\n", "ForgedReport",
     ),
 }  # fmt: skip

@@ -175,20 +175,14 @@ def test_an_adapter_on_an_adapter_keeps_both(tmp_path):
         torch.testing.assert_close(found, model(ids).logits, atol=near, rtol=0)
 
 
-def test_a_chat_template_that_refuses_a_chat_is_told(tmp_path):
-    folder = Path(tiny_model(tmp_path / "model"))
-    (folder / "chat_template.jinja").write_text("{{ raise_exception('never') }}")
+def test_a_model_that_can_think_first_answers_at_once_and_a_template_that_refuses_a_chat_is_told(tmp_path):
+    tokens = load_tokenizer(tiny_model(tmp_path / "model"))
+    chat = [{"role": "user", "content": "Hi."}]
+    tokens.chat_template = "A:{% if enable_thinking is defined and not enable_thinking %}!{% endif %}"
+    assert tokens.decode(chat_ids(chat, tokens)).endswith("A:!")
+    tokens.chat_template = "{{ raise_exception('never') }}"
     with pytest.raises(InputError, match=r"model: its chat template refuses a chat .*never"):
-        chat_ids([{"role": "user", "content": "Hi."}], load_tokenizer(str(folder)))
-
-
-def test_a_model_that_can_think_first_answers_at_once(tmp_path):
-    folder = Path(tiny_model(tmp_path / "model"))
-    (folder / "chat_template.jinja").write_text(
-        "A:{% if enable_thinking is defined and not enable_thinking %}!{% endif %}"
-    )
-    tokens = load_tokenizer(str(folder))
-    assert tokens.decode(chat_ids([{"role": "user", "content": "Hi."}], tokens)).endswith("A:!")
+        chat_ids(chat, tokens)
 
 
 BEGIN = """

@@ -141,11 +141,6 @@ def test_critics_from_python():
     assert isinstance(load_critic("programmatic", "slf5k", sandbox=box), SummaryCritic)
 
 
-def test_blank_quotes_are_none():
-    critic = as_critic(lambda prompt, response: Feedback("It ends.", ["", "ends"], [" "], missing=["\n"]), "own")
-    assert critic(["A post."], ["It ends."]) == [Feedback("It ends.", ["ends"])]
-
-
 def test_a_wrapped_function_is_known_by_the_file_that_names_it(tmp_path, spec):
     file = tmp_path / "functions.py"
     file.write_text(f"{file.read_text()}\nimport functools\npart = functools.partial(item)\n")
@@ -180,7 +175,7 @@ def test_an_error_on_a_batch_names_the_function_as_one_on_a_response_does():
         critic(["q"], ["b"])
 
 
-def test_half_a_surrogate_pair_fails_its_response_alone():
-    critic = as_critic(lambda prompt, response: Feedback("c", good=["\ud83d"] if response == "a" else []))
-    half, fine = critic(["p", "q"], ["a", "b"])
-    assert isinstance(half, FeedbackError) and "surrogate" in str(half) and fine == Feedback("c")
+def test_half_a_surrogate_pair_fails_its_response_alone_and_blank_quotes_are_none():
+    critic = as_critic(lambda prompt, response: Feedback("c", ["", response], [" "], missing=["\n"]), "own")
+    half, fine = critic(["p", "q"], ["\ud83d", "b"])
+    assert isinstance(half, FeedbackError) and "surrogate" in str(half) and fine == Feedback("c", ["b"])

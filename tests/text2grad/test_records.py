@@ -293,7 +293,7 @@ def test_a_signal_loses_no_answer_that_one_worker_has_asked_for(tmp_path):
     book.close()
 
 
-def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch):
+def test_a_program_replaces_what_it_wrote_and_nothing_else_also_after_a_kill(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     check_output(path)
     for value in (1, 2):
@@ -314,18 +314,15 @@ def test_a_program_replaces_what_it_wrote_and_nothing_else(tmp_path, monkeypatch
         check_output("/dev/null")
     with pytest.raises(InputError, match=r"outputs are JSON; name it \.json"):
         check_output(tmp_path / "answers.csv")
-
-
-def test_a_kill_between_the_ledger_and_the_file_leaves_both_usable(tmp_path, monkeypatch):
-    path = tmp_path / "result.json"
+    path.unlink()
     check_output(path)
-    save_json(path, 1)
-    with monkeypatch.context() as killed:
+    save_json(path, 3)
+    with monkeypatch.context() as killed:  # between the ledger and the file
         killed.setattr(os, "replace", lambda *_: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
-            save_json(path, 2)
+            save_json(path, 4)
     check_output(path)
-    assert json.loads(path.read_text()) == 1
+    assert json.loads(path.read_text()) == 3
 
 
 @pytest.mark.parametrize("content", ["notes", '{"precious": 1}\n'])
@@ -337,14 +334,6 @@ def test_a_file_that_is_no_journal_keeps_its_content(tmp_path, content):
         with pytest.raises(InputError, match=r"is another file|line 1 is broken"):
             Journal(path, {})
     assert mine.read_text() == content
-
-
-def test_a_journal_is_a_regular_file(tmp_path):
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "loop").symlink_to("loop")
-    for name in ("fifo", "loop", "/".join("d" * 2000)):
-        with pytest.raises(InputError, match="another output"):
-            Journal(tmp_path / name, {})
 
 
 # Parquet files, folders and data sets
@@ -422,6 +411,10 @@ def test_files_are_known_by_their_endings_in_capitals_too_and_others_refused_by_
 
 def test_what_may_have_no_end_and_paths_that_no_system_takes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("pipe", "loop", "/".join("d" * 2000)):
+        with pytest.raises(InputError, match="another output"):
+            Journal(tmp_path / name, {})
     endless, unheard_of = "not a regular file", "cannot be read"
     told = {"pipe": endless, "/dev/zero": endless, "a\0b.json": unheard_of, "x" * 5000 + ".json": unheard_of}
     for name, message in told.items():

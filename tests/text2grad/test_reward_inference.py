@@ -12,7 +12,6 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from nl_reward_model.infer import InferConfig, infer
-from nl_reward_model.measures.paired_feedback import load_feedback_rows
 from nl_reward_model.train_rm import train
 from tests.fault_server import FaultServer
 from tests.processes import flip_byte, run_ranks
@@ -31,6 +30,7 @@ from text2grad.records import load_records
 from text2grad.tasks import get_task
 
 SLF5K = get_task("slf5k")
+REPLY = SLF5K.render_feedback(Feedback("Fine.", ["I"]))
 
 
 def go(way: str, monkeypatch) -> None:
@@ -243,30 +243,37 @@ def test_infer_writes_rows_for_metrics_and_resumes(tmp_path, capsys):
         infer("slf5k", replace(config, output_path=f"{tmp_path}/other.json", gpu_ids="0,99"))
 
 
-def test_infer_writes_nothing_where_the_server_leaves_and_goes_on_when_it_is_back(tmp_path):
-    """An output with the records that were asked so far would pass for a reward model that cannot be read."""
-    folder, _ = memorised()
-    reply = json.dumps(SLF5K.fields.to_dict(Feedback("Fine.", ["I"], [])))
+def test_infer_writes_nothing_where_the_server_leaves_and_asks_again_for_what_it_refused_once_told_to(tmp_path, capsys):
+    """An output with the records that were asked so far would pass for a reward model that cannot be read.
+
+    A server begun with too short a context answers 400, and is begun again with a longer one.
+    """
+    short = (400, {}, b'{"error": {"message": "maximum context length is 8 tokens"}}')
     output = tmp_path / "judged.json"
 
     def leave(body: dict) -> None:
-        server.down = len(server.requests) >= 2
+        server.down = len(server.requests) == 2
 
-    with FaultServer(lambda body: reply, on_request=leave) as server:
+    refusing = {"raw": lambda body: short if "(0)" in str(body) else None}
+    with FaultServer(lambda body: REPLY, on_request=leave, **refusing) as server:
         served = {"base_url": server.url, "concurrency": 1, "retries": 0}
-        files = {"data_path": write(tmp_path, slf5k_records(12)), "output_path": str(output)}
-        config = InferConfig(model=str(folder), **served, **files)
+        files = {"data_path": write(tmp_path, slf5k_records(4)), "output_path": str(output)}
+        config = InferConfig(model=str(memorised()[0]), **served, **files)
         with pytest.raises(InputError, match=r"in a row failed.* run the same command again"):
             infer("slf5k", config)
         assert not output.exists()
-        server.down, server.on_request = False, lambda body: None
-        infer("slf5k", config)
-    assert all(row["predicted"] for row in load_feedback_rows(str(output), SLF5K).values())
+        server.down = False
+        for _ in range(2):
+            infer("slf5k", config)
+        assert capsys.readouterr().out.count("3 failed; --retry_failed asks for them again") == 2
+        assert len(server.requests) == 12
+        server.raw = lambda body: None
+        infer("slf5k", replace(config, retry_failed=True))
+        assert "12 readable, 0 not, 0 failed\n" in capsys.readouterr().out and len(server.requests) == 15
 
 
 def test_infer_pays_once_for_each_reply_of_a_server(tmp_path):
-    reply = json.dumps(SLF5K.fields.to_dict(Feedback("Fine.", ["I"], [])))
-    with FaultServer(lambda body: reply) as server:
+    with FaultServer(lambda body: REPLY) as server:
         files = {"data_path": write(tmp_path, slf5k_records(4)), "output_path": str(tmp_path / "judged.json")}
         model = {"model": tiny_model(tmp_path / "model"), "prompt": "no_cot", "max_new_tokens": 1000}
         address = server.url.replace("http://", "http://me:hunter2@")
@@ -279,23 +286,6 @@ def test_infer_pays_once_for_each_reply_of_a_server(tmp_path):
         infer("slf5k", config)
     assert len(server.requests) == 12
     assert "hunter2" not in (tmp_path / "judged.json.journal.jsonl").read_text()
-
-
-def test_infer_asks_again_for_what_a_server_refused_once_told_to(tmp_path, capsys):
-    """A server begun with too short a context answers 400, and is begun again with a longer one."""
-    folder, _ = memorised()
-    reply = json.dumps(SLF5K.fields.to_dict(Feedback("Fine.", ["I"], [])))
-    short = (400, {}, b'{"error": {"message": "maximum context length is 8 tokens"}}')
-    with FaultServer(lambda body: reply, raw=lambda body: short if "(0)" in str(body) else None) as server:
-        files = {"data_path": write(tmp_path, slf5k_records(2)), "output_path": str(tmp_path / "judged.json")}
-        config = InferConfig(model=str(folder), base_url=server.url, concurrency=1, **files)
-        infer("slf5k", config)
-        server.raw = lambda body: None
-        infer("slf5k", config)
-        assert capsys.readouterr().out.count("3 failed; --retry_failed asks for them again") == 2
-        assert len(server.requests) == 6
-        infer("slf5k", replace(config, retry_failed=True))
-        assert "6 readable, 0 not, 0 failed\n" in capsys.readouterr().out and len(server.requests) == 9
 
 
 def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):

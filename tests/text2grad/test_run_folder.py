@@ -108,16 +108,13 @@ def test_other_settings_are_refused_or_recorded_from_their_step_on(tmp_path):
     assert settings_at(BEGUN, both["changes"]) == BEGUN | {"rate": 2, "data": "b"}
     assert changes_shown(both["changes"]).splitlines()[2] == "- changed from step 10 on: data b"
     assert continued(path, run, BEGUN | {"rate": 3}, 9, True, more=False) == run  # nothing is left to do with it
-
-
-def test_what_checkpoints_hold_cannot_change_at_all(tmp_path):
-    path = tmp_path / "run.json"
+    # what checkpoints hold cannot change at all
     assert "changes" in continued(path, BEGUN, BEGUN | {"size": 4}, 0, True, fixed=("size",))
     with pytest.raises(InputError, match=r"size: 8 then, 4 now.*checkpoints"):
         continued(path, BEGUN, BEGUN | {"size": 4}, 1, True, fixed=("size",))
 
 
-def test_damage_of_equal_size_is_found(tmp_path):
+def test_damage_of_equal_size_is_found_and_weights_get_the_usual_mode(tmp_path):
     (tmp_path / "part").mkdir()
     weights, other = tmp_path / "a.safetensors", tmp_path / "part" / "b.pt"
     weights.write_bytes(bytes(range(256)) * 40)
@@ -137,12 +134,7 @@ def test_damage_of_equal_size_is_found(tmp_path):
     assert "a.safetensors is damaged" in damage(tmp_path)
     weights.unlink()
     assert "a.safetensors is missing" in damage(tmp_path)
-
-
-def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path):
-    weights = tmp_path / "a.safetensors"
-    weights.write_bytes(b"weights")
-    weights.chmod(0o600)
+    weights.touch(0o600)  # a library's: it can be read by whom the umask lets
     before = os.umask(0o027)
     try:
         save_checksums(tmp_path)

@@ -1,4 +1,4 @@
-"""Hostile programs in the sandbox: each is contained, and none disturbs the next."""
+"""Hostile programs in the sandbox, with each backend that works here: each is contained, and none disturbs the next."""
 
 import os
 import secrets
@@ -12,13 +12,38 @@ from pathlib import Path
 import pytest
 
 import text2grad.sandbox.box as module
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, run_command, running
 from text2grad.errors import InputError
-from text2grad.sandbox import Sandbox
+from text2grad.sandbox import Result, Sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
 SHORT, LONG = 1.0, 60.0  # seconds for programs that use up their time, and for those that do not
+
+
+@pytest.fixture(params=["bubblewrap", "namespaces"])
+def sandbox(request) -> Sandbox:
+    problem = module._problem(request.param)
+    if problem is not None:
+        pytest.skip(f"{request.param} does not work here: {problem}")
+    return Sandbox(seconds=LONG, memory_mb=256, processes=24, file_mb=4, output_kb=64, backend=request.param)
+
+
+@pytest.fixture
+def attack(sandbox):
+    """Run a program; then see that nothing of it is left and that the next program runs as if nothing had been."""
+
+    def run(program: str, *arguments: str, seconds: float = LONG) -> Result:
+        token = secrets.token_hex(8)
+        command = [sandbox.python, "-I", "-S", "/box/program.py", token, *arguments]
+        result = replace(sandbox, seconds=seconds).run({"program.py": program}, command)
+        assert result.seconds < module.PATIENCE * seconds + 10
+        assert not running(token)
+        after = sandbox.run({"next.py": "print('fine')"}, [sandbox.python, "-I", "-S", "/box/next.py"])
+        assert (after.stdout, after.returncode, after.reason) == ("fine\n", 0, None)
+        return result
+
+    return run
 
 
 def test_some_isolation_is_in_force():
@@ -126,10 +151,9 @@ def test_it_works_at_any_niceness():
     assert run_command("nice", "-n", "15", sys.executable, "-c", program).stdout == "0\n"
 
 
-@pytest.mark.parametrize("mask", [0o027, 0o077])
-def test_it_works_under_a_strict_umask(sandbox, mask):
+def test_it_works_under_a_strict_umask(sandbox):
     """The program's user is another one than the caller's, where that is root."""
-    before = os.umask(mask)
+    before = os.umask(0o077)
     try:
         assert module._problem.__wrapped__(sandbox.backend) is None
         result = sandbox.run({"a/b/c.py": "print(open(__file__).read())"}, [sandbox.python, "-I", "/box/a/b/c.py"])
@@ -228,28 +252,9 @@ for root, folders, files in os.walk("/"):
     assert "found" not in result.stdout
 
 
-def test_killing_its_parents(attack):
+def test_attacking_the_process_that_watches_it_and_killing_its_parents(attack):
     program = """
-import glob, os, signal
-for pid in (os.getppid(), 1):
-    for number in (signal.SIGTERM, signal.SIGSTOP, signal.SIGKILL):
-        try: os.kill(pid, number)
-        except OSError: pass
-print(sorted(int(name[6:]) for name in glob.glob("/proc/[0-9]*")))
-try: os.kill(-1, signal.SIGKILL)
-except ProcessLookupError: pass
-print("still here")
-"""
-    result = attack(program)
-    assert result.returncode == 0
-    pids, last = result.stdout.splitlines()
-    assert last == "still here"
-    assert len(pids.split(",")) <= 4  # no process but its own namespace's
-
-
-def test_attacking_the_process_that_watches_it(attack):
-    program = """
-import ctypes, os
+import ctypes, glob, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
 for pid in {1, os.getppid()}:
     print(libc.ptrace(16, pid, 0, 0))
@@ -259,12 +264,20 @@ for pid in {1, os.getppid()}:
             print("read", pid, name)
         except OSError: pass
 print(libc.unshare(0x10000000), libc.mount(b"none", b"/tmp", b"tmpfs", 0, None), libc.setuid(0), os.geteuid() == 0)
+for pid in (os.getppid(), 1):
+    for number in (signal.SIGTERM, signal.SIGSTOP, signal.SIGKILL):
+        try: os.kill(pid, number)
+        except OSError: pass
+print(*glob.glob("/proc/[0-9]*"))
+try: os.kill(-1, signal.SIGKILL)
+except ProcessLookupError: pass
+print("still here")
 """
-    lines = attack(program).stdout.splitlines()
-    assert set(lines[:-1]) == {"-1"}
-    assert lines[-1].startswith("-1 -1")
-    if os.geteuid() == 0:
-        assert lines[-1] == "-1 -1 -1 False"
+    result = attack(program)
+    *traced, gained, processes, last = result.stdout.splitlines()
+    assert (result.returncode, last, set(traced)) == (0, "still here", {"-1"})
+    assert len(processes.split()) <= 4  # no process but its own namespace's
+    assert gained == "-1 -1 -1 False" if os.geteuid() == 0 else gained.startswith("-1 -1")
 
 
 def test_staying_behind_as_a_daemon(attack):
@@ -335,3 +348,95 @@ def test_impossible_settings(setting):
 def test_files_stay_in_the_box(sandbox, name):
     with pytest.raises(ValueError, match="relative path"):
         sandbox.run({name: "x"}, [sandbox.python, "-c", "pass"])
+
+
+# Programs that take more memory than they may, in every way that the kernel offers
+
+
+def test_ten_gigabytes_at_once(attack):
+    result = attack("data = bytearray(10 << 30)")
+    assert result.returncode == 1
+    assert "MemoryError" in result.stderr
+
+
+def test_ten_gigabytes_in_many_processes(attack):
+    program = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        held = [b"x" * (10 << 20) for _ in range(50)]
+        time.sleep(30)
+time.sleep(30)
+"""
+    assert attack(program).reason == "memory"
+
+
+def test_memory_that_no_limit_would_count(attack):
+    program = """
+import ctypes, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+tries = {
+    "shared": lambda: mmap.mmap(-1, 1 << 20),
+    "memfd": lambda: os.memfd_create("x"),
+    "segment": lambda: 1 / (libc.shmget(0, 1 << 20, 0o1600) + 1),
+    "queue": lambda: 1 / (libc.msgget(0, 0o1600) + 1),
+}
+for name, attempt in tries.items():
+    try: print(name, attempt())
+    except (OSError, ZeroDivisionError): pass
+"""
+    result = attack(program)
+    assert (result.stdout, result.returncode) == ("", 0)
+
+
+SIX = """
+import mmap, os, socket, time
+def fill(connection):
+    connection.setblocking(False)
+    try:
+        while True: print(connection.send(b"x" * 65536), flush=True)
+    except OSError: pass
+for _ in range(6):
+    if os.fork() == 0:
+        held = []
+HOLDING
+        time.sleep(30)
+        os._exit(0)
+for _ in range(6): os.wait()
+"""
+"""Each process prints the bytes that the kernel holds for it; one that is refused them ends with an error."""
+HOLDING = {
+    "zero": """
+        held = mmap.mmap(os.open("/dev/zero", os.O_RDWR), 200 << 20, mmap.MAP_SHARED)
+        for at in range(0, 200 << 20, 10 << 20):
+            for page in range(at, at + (10 << 20), 4096): held[page] = 1
+            held.madvise(mmap.MADV_DONTNEED, at, 10 << 20)
+            print(10 << 20, flush=True)
+""",
+    "unix": """
+        while True:
+            try: held.append(socket.socketpair())
+            except OSError: break
+            try: held[-1][0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+            except OSError: pass
+            fill(held[-1][0])
+""",
+    "tcp": """
+        server = socket.create_server(("127.0.0.1", 0), backlog=200)
+        while True:
+            try: held.append((socket.create_connection(server.getsockname()), server.accept()[0]))
+            except OSError: break
+            fill(held[-1][0])
+""",
+}
+
+
+@pytest.mark.parametrize("kind", HOLDING)
+def test_memory_that_only_the_kernel_holds(attack, kind):
+    """Limit 256 MB: it is refused, or counted by its most."""
+    result = attack(SIX.replace("HOLDING", HOLDING[kind]))
+    held = sum(map(int, result.stdout.split()))
+    if kind == "unix":
+        assert result.reason == "memory" and 0 < held < 1 << 29, f"{held >> 20} MB"
+    else:
+        assert (result.reason, held, result.stderr.count("Traceback")) == (None, 0, 6)

@@ -39,13 +39,9 @@ CRITIC = SummaryCritic()
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("smollm2")
-
-
-@pytest.fixture(scope="module")
-def rewards(tokenizer):
+def rewards():
     """δ of every token of a response, as a trainer would get it."""
+    tokenizer = load_tokenizer("smollm2")
 
     def rewards(post: str, response: str) -> list[float]:
         ids = tokenizer(response, add_special_tokens=False)["input_ids"]
