@@ -119,7 +119,8 @@ def critic_figures(
         retry_failed=config.retry_failed,
         description=f"feedback of {critic.name}",
     )
-    print_failures(outcome.failures, "critiques")
+    if not rules:
+        print_failures(outcome.failures, "critiques")
     names = ("mean_delta", "poor_tokens", "good_tokens", "spans_found")
     shares: dict[str, dict[str, tuple[float, int]]] = {name: {} for name in names}
     missing: dict[str, float] = {}

@@ -17,6 +17,7 @@ from typing import Any
 from evaluation.optional_packages import INSTALL, missing_packages
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
+from text2grad.safety.redaction import redacted
 from text2grad.tasks.commands import quoted, say_next
 
 HERE = Path(__file__).parent
@@ -255,7 +256,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
 
 def _run(arguments: Command) -> int:
     """A command's exit status. A signal is passed on, and waited for: the command saves what it must."""
-    print(f"\n$ {quoted('python', *arguments)}", flush=True)
+    print(redacted(f"\n$ {quoted('python', *arguments)}"), flush=True)
     child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.DEVNULL, process_group=0)
     try:
         code = child.wait()

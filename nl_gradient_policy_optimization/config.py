@@ -288,8 +288,8 @@ class PolicyConfig(
         """A copy with other settings; another algorithm begins with its own defaults."""
         flat = self.flat()
         if flags.get("algorithm", self.algorithm.name) != self.algorithm.name:
-            made = {"method": self.algorithm.label, "critic": f"scalar:{flat.get('reward_model')}"}
-            for name in [*_names_of(self.algorithm), *(name for name in made if flat[name] == made[name])]:
+            own = ("method",) if flat["method"] == self.algorithm.label else ()
+            for name in (*_names_of(self.algorithm), *own):
                 del flat[name]
         return PolicyConfig.of(**{**flat, **flags})
 

@@ -161,6 +161,8 @@ class BatchClient(ChatClient):
                     said = str((body if isinstance(body, dict) else row).get("error"))
                     refused = named_parameter(said, asked) if response.get("status_code") in REFUSALS else None
                     if refused in ("temperature", "response_format"):
+                        if refused not in self._without:
+                            tqdm.write(f"batch {name}: {self.model} refuses {refused}; asking without")
                         self._without.add(refused)
                         again.add(key)
                         continue

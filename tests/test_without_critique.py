@@ -41,12 +41,13 @@ def test_a_prompt_that_contradicts_the_flag_is_refused(variant):
         variant_asked(variant, critique=variant == "spans")
 
 
-def test_a_model_is_asked_for_spans_alone(tmp_path):
+def test_a_model_is_asked_for_spans_alone(tmp_path, capsys):
     with FaultServer(lambda body: SPANS) as server:
         annotate("slf5k", setting(tmp_path, server, posts(2), critique=False))
         schema = server.requests[0]["response_format"]["json_schema"]["schema"]
         assert list(schema["properties"]) == schema["required"] == ["good_spans", "poor_spans"]
         assert "textual_feedback" not in server.requests[0]["messages"][0]["content"]
+    assert "--critique false" in capsys.readouterr().out.partition("next: ")[2]
     annotated = read(tmp_path)
     assert all(get_task("slf5k").feedback(record) == WITHOUT for record in annotated.values())
     assert annotated["t3_0"]["annotation"]["prompt"] == "spans"

@@ -44,10 +44,7 @@ class EndpointError(InputError):
 
 
 class StopRunError(Exception):
-    """Raised by the work of ``journal.map_records``: end the run here, keep what is done, fail nothing.
-
-    A spent budget is the usual reason.
-    """
+    """End the run here, keep what is done, fail no record: a spent budget, say, or an update that went wrong."""
 
 
 class Interrupted(KeyboardInterrupt):

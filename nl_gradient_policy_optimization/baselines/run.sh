@@ -17,10 +17,10 @@ method=$1 task=$2
 shift 2
 case $method in
   ppo)
-    if [[ " $* " != *" --reward_model"* && " $* " != *" --help "* ]]; then
-      echo "error: ppo needs --reward_model FOLDER, a scalar reward model; ppo_delta learns from the sum of δ" >&2
-      exit 2
-    fi
+    case " $* " in
+      *" --reward_model"* | *" --reward_placement"* | *" --config"* | *" --help"* | *" -h "*) ;;
+      *) echo "error: ppo needs --reward_model FOLDER, a scalar reward model; ppo_delta learns from the sum of δ" >&2 && exit 2 ;;
+    esac
     method=../optimize && set -- --algorithm scalar "$@"
     ;;
   ppo_delta) method=../optimize && set -- --algorithm scalar --reward_placement last_sum "$@" ;;

@@ -77,6 +77,12 @@ def test_a_position_bias_is_found_and_undone(systems, tmp_path):
     assert metrics["win_rate_where_orders_agree"]["value"] == pytest.approx((own > other)[clear].mean())
 
 
+def test_a_judge_that_only_looks_at_the_place_says_nothing():
+    found = pair_figures({key: {"ab": "first", "ba": "first"} for key in "abc"}, {})
+    values = {name: figure.value() for name, figure in found.items()}
+    assert values == {"win_rate": 0.5, "wins": 0, "ties": 1, "losses": 0, "position_bias": 1}
+
+
 def test_pairs_that_no_judge_needs_count_in_every_win_rate():
     """Half a point is added to either side of each order, so that three of four wins are logit log(3.5/1.5)."""
     wins, settled = {key: {"ab": "first", "ba": "second"} for key in "abc"}, {"d": 0.0}

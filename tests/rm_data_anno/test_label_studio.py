@@ -207,6 +207,7 @@ def test_a_short_quote_that_training_would_find_elsewhere_is_counted():
     record |= {"textual_feedback": "c", "good_spans": ["dog"], "poor_spans": []}
     record["annotation"] = {"spans": [{"label": "good", "start": 5, "end": 8}]}
     assert elsewhere(task, record) == 1
+    record["annotation"]["spans"].append({"label": "poor", "start": 5, "end": 8})  # validation dropped it
     record["annotation"]["spans"][0].update(start=0, end=3)
     assert elsewhere(task, record) == 0
 

@@ -131,6 +131,18 @@ def test_a_good_summary_has_none_of_these_faults(post, good):
         assert reason not in told
 
 
+def test_a_and_an_go_by_the_sound():
+    for text, right in (
+        ("an std", True),
+        ("an xbox", True),
+        ("a usual one", True),
+        ("an box", False),
+        ("a ape", False),
+    ):
+        critique = CRITIC.feedback_on(POST, f"He sent {text} today.").critique
+        assert ("Strings words together" in critique) != right, text
+
+
 def test_what_is_left_out_is_missing_and_lowers_the_verdict():
     whole = CRITIC.feedback_on(POST, GOOD)
     assert whole.missing == [] and whole.score == 1.0
@@ -149,6 +161,8 @@ def test_a_worked_critique_has_the_facts_of_each_sentence_and_the_same_spans():
         "Max yes, eats yes, shoes yes, piano no, plays no, Vienna no: invents. "
         "no facts: repeats, breaks off. Tells part of the story."
     )
+    long = WorkedSummaryCritic().feedback_on(DOG, "Max eats shoes in the hall all day. " * 9)
+    assert "too long" in long.critique
     critic = load_critic("text2grad.critics.programs.slf5k.critic:WorkedSummaryCritic", "slf5k")
     assert critic([DOG], [text]) == [worked]
 

@@ -40,6 +40,8 @@ def test_every_place_of_the_packages_tasks_exists():
             offered = ("prompt", "response", "feedback", *task.extra_prompt_fields)
             load_prompt(prompt_path(task, "annotation", variant), offered=offered)
         assert set(task.places) == set(Task.places)
+    own = type("Own", (type(get_task("slf5k")),), {"places": {"policy": "mine.txt"}})()
+    assert own.place("policy").name == "mine.txt" and own.place("judge") == get_task("slf5k").place("judge")
 
 
 @pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])

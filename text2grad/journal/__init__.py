@@ -39,10 +39,11 @@ class LockedLog:
 
     Args:
         to_disk: each row is on the disk, not only with the operating system, before :meth:`append` returns.
+        headed: without its first line the others mean nothing.
     """
 
-    def __init__(self, path: str | Path, to_disk: bool = True):
-        self.path, self._to_disk = Path(path), to_disk
+    def __init__(self, path: str | Path, to_disk: bool = True, headed: bool = False):
+        self.path, self._to_disk, self._headed = Path(path), to_disk, headed
         self._lock = threading.Lock()
         check_writable(self.path)
         if self.path.exists() and not self.path.is_file():
@@ -82,7 +83,8 @@ class LockedLog:
         """Close the file; the error says which line cannot be used."""
         self._file.close()
         reason = f" ({why})" if why else ""
-        remedy = "remove that line and run again" if number > 1 else "restore it, or move the file and begin anew"
+        head = self._headed and number == 1
+        remedy = "restore it, or move the file and begin anew" if head else "remove that line and run again"
         return InputError(f"{self.path}: line {number} is broken{reason}; {remedy}")
 
     def foreign(self) -> InputError:
@@ -161,7 +163,7 @@ class Journal:
         self.results: dict[str, tuple[str, Any]] = {}
         self.errors: dict[str, tuple[str, str]] = {}
         self.passing: set[str] = set()  # of the errors, those that a later run may not meet again
-        self._log = LockedLog(path)
+        self._log = LockedLog(path, headed=True)
         self._read(settings)
 
     def _read(self, settings: dict[str, Any]) -> None:

@@ -121,7 +121,8 @@ class Task(ABC):
 
     def place(self, kind: str, name: str = "") -> Path:
         """The file or folder of a kind (see ``places``); with a name, the prompt of that name in the folder."""
-        path = (self.folder or PROJECT) / {**Task.places, **self.places}[kind]
+        inherited = (vars(each).get("places", {}) for each in type(self).__mro__)
+        path = (self.folder or PROJECT) / next(places[kind] for places in (self.places, *inherited) if kind in places)
         return path / f"{name}.txt" if name else path
 
     def about(self, record: Record, response: str) -> Record:
