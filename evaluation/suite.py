@@ -240,6 +240,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
         for arguments in benchmark.commands:
             line = quoted(*arguments)
             if line not in ran:
+                print(redacted(f"\n$ python {line}"), flush=True)
                 ran[line] = _run(arguments)
             if code := ran[line]:
                 break
@@ -256,7 +257,6 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
 
 def _run(arguments: Command) -> int:
     """A command's exit status. A signal is passed on, and waited for: the command saves what it must."""
-    print(redacted(f"\n$ {quoted('python', *arguments)}"), flush=True)
     child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.DEVNULL, process_group=0)
     try:
         code = child.wait()

@@ -3,7 +3,7 @@
 # baseline start here. Several processes each hold the whole model (DDP); --deepspeed FILE shards it.
 #   PROCESSES=2       so many processes on this machine (default: one per GPU, or one on the CPU)
 #   NODES=4 NODE_RANK=0 MASTER_ADDR=host MASTER_PORT=29500    the same line on each of several machines
-#   MAX_RESTARTS=3    a run that crashed goes on from its newest checkpoint, so many times; bad input and broken updates are not
+#   MAX_RESTARTS=3    a run that crashed goes on from its newest checkpoint, so often; not after bad input or a broken update
 # SIGTERM, SIGUSR1 and Ctrl-C go to every process: the run writes a checkpoint and ends with 128 + the signal's number.
 set -uo pipefail
 # shellcheck source=text2grad/journal/launching.sh

@@ -133,7 +133,7 @@
   }
 
   function drawResponse(rollout) {
-    const code = rollout.run && rollout.run.task === "kodcode";
+    const code = rollout.run.task === "kodcode";
     const element = make("p", { class: `response${code ? " code" : ""}` });
     element.rollout = rollout;
     paint(element);
