@@ -133,10 +133,14 @@ def parse(
         hints = {name: hint for kind in dataclasses for name, hint in get_type_hints(kind).items()}
         parser.set_defaults_with_config(**{name: _typed(path, name, held[name], hints[name]) for name in held})
     try:
-        values = parser.parse_args_and_config(args)
+        *values, unread = parser.parse_args_and_config(args, return_remaining_strings=True)
     except ValueError as error:
         read = "command line" if path is None else f"command line and {_shown_path(path)}"
         raise InputError(f"{read}: {error}; --help lists the settings") from None
+    if unread:
+        flag = next((arg for arg in reversed(args[: args.index(unread[0])]) if arg.startswith("--")), "")
+        takes = f"{flag} takes one value" if flag else "settings begin with --"
+        raise InputError(f"command line: {unread[0]!r} is left over: {takes}, in quotes if it has spaces")
     for value in values:
         check_values(value)
     _check_outputs({each.name: getattr(value, each.name) for value in values for each in fields(value)})

@@ -123,6 +123,11 @@ def test_a_second_file_of_settings_is_refused(tmp_path):
         parse(Settings, args=args)
 
 
+def test_a_second_value_is_refused_with_its_flag():
+    with pytest.raises(InputError, match="'2' is left over: --size takes one value"):
+        parse(Settings, args=["--order", "one", "--size", "1", "2"])
+
+
 @dataclass
 class Files:
     output_path: str = setting("", "what is written")
