@@ -69,7 +69,9 @@ def probe(
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:  # each would measure its own share of the batches
         raise InputError("probe_spans.py takes one process: start it without torchrun, with more --truth_batches")
     steps = settings.truth_batches + settings.batches
-    config = config.changed(algorithm="verdict", max_steps=steps, log_rollouts_every=0)
+    weight = getattr(config.algorithm, "token_weight", None)  # with spans also where a run would leave them out
+    options = {"max_steps": steps, "log_rollouts_every": 0, "token_weight": 1.0 if weight is None else weight}
+    config = config.changed(algorithm="verdict", **options)
     trainer = prepare(task, config, rewards)
     batches = (feedback(trainer, step) for step in tqdm(range(1, steps + 1), "gradients", unit="batch"))
     truth = end = torch.zeros((), device=trainer.accelerator.device)

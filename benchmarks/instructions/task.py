@@ -2,4 +2,4 @@
 
 from text2grad.tasks import PlainTask
 
-TASK = PlainTask("instructions")
+TASK = PlainTask("instructions", passes_or_fails=True)

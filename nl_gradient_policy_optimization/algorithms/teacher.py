@@ -249,6 +249,11 @@ class TaughtVerdict(Teacher, Verdict):
     def label(self) -> str:
         return f"verdict_{super().label}"
 
+    def configure(self, config: PolicyConfig) -> None:
+        super().configure(config)
+        if self.token_weight is None:
+            self.token_weight = 1.0  # whoever asks for a teacher of the spans wants them
+
     def check(self, config: PolicyConfig) -> None:
         super().check(config)
         if self.teacher == "all":

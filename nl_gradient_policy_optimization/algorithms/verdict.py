@@ -4,6 +4,10 @@
 compared with the others by its verdict, each token by the spans with the response's other tokens, and the end token by
 what the response lacks. Spans and missing things count as far as they agree with the verdict
 (:func:`text2grad.advantages.verdict_advantages`).
+
+Where responses pass or fail as a whole, spans were worth no more than the verdict, or less (``benchmarks/code.md`` and
+``instructions.md``): in such tasks (``Task.passes_or_fails``) this is GRPO on the verdict unless ``--token_weight`` is
+given.
 """
 
 from dataclasses import dataclass
@@ -33,13 +37,15 @@ class Verdict(GRPO):
     outcome: Literal["auto", "sum", "mean", "verdict"] = setting(  # type: ignore[assignment]
         "auto", "as in grpo; auto: the verdict once the critic has given one or named a missing thing, else the sum"
     )
-    token_weight: float = setting(
-        1.0,
-        "verdict: weight of spans and missing things where they agree with the verdict; 0: leave them out",
+    token_weight: float | None = setting(
+        None,
+        "verdict: weight of spans and missing things where they agree with the verdict; 0: leave them out; by default "
+        "1, and in tasks whose responses pass or fail as a whole, such as kodcode, what grpo makes of the verdict",
         at_least=0,
     )
 
     def __post_init__(self) -> None:
+        self.as_grpo = False
         self.told = False  # whether the critic has said more than quotes can
         self.begin_with("")
 
@@ -47,6 +53,13 @@ class Verdict(GRPO):
         super().begin(run)
         if run.config.rollouts_per_device * run.accelerator.num_processes < 2:
             raise InputError("--algorithm verdict compares a step's responses; set --rollouts_per_device to 2 or more")
+        self.as_grpo = self.token_weight is None and run.task.passes_or_fails
+        if self.as_grpo:
+            self.told = True  # without one of the critic's, the verdict is derived from quotes
+            run.accelerator.print(
+                f"{run.task.name}: responses pass or fail as a whole, so their verdicts are compared, as by grpo; "
+                "--token_weight 1 adds spans"
+            )
 
     def begin_with(self, kind: str) -> None:
         """The first step in which what a response is worth has this kind: sums and verdicts differ in size."""
@@ -66,9 +79,12 @@ class Verdict(GRPO):
         return kind
 
     def score_options(self) -> dict[str, Any]:
-        return {**super().score_options(), "ends": list(self.run.collector.end_ids)}
+        ends = {} if self.as_grpo else {"ends": list(self.run.collector.end_ids)}
+        return {**super().score_options(), **ends}
 
     def advantages(self, batch: Batch) -> Tensor:
+        if self.as_grpo:
+            return super().advantages(batch)
         size, (worths, scores) = self.run.config.rollouts_per_prompt, self.outcomes(batch)
         deltas = batch.rewards
         # Scaled, KL penalties would be all there is where responses are worth the same, or no span tells tokens apart.
@@ -84,7 +100,7 @@ class Verdict(GRPO):
             batch.missing.masked_fill(unfinished, float("nan")),
             batch.extra["at"].exp().sum(-1),
             size,
-            self.token_weight,
+            1.0 if self.token_weight is None else self.token_weight,
             [total / max(1, self.steps) for total in self.squares],
             self.run.reduce,
             torch.tensor([not rollout.blank for rollout in batch.rollouts]),

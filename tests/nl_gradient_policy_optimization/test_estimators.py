@@ -1,6 +1,7 @@
 """The methods without a value head: what each makes of the same feedback, by hand and by published code."""
 
 import math
+from copy import copy
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,10 @@ from nl_gradient_policy_optimization.algorithms import algorithm_class
 from nl_gradient_policy_optimization.batch import Batch
 from nl_gradient_policy_optimization.optimize import optimize
 from nl_gradient_policy_optimization.rollouts import Rollout, RolloutFeedback
-from tests.tiny_runs import rows, tiny_config
+from tests.tiny_runs import SpokenRewards, rows, tiny_config
 from text2grad.advantages import prime_tokens, verdict_advantages
 from text2grad.errors import InputError
+from text2grad.tasks import TASKS, get_task
 
 DELTAS = [[1.0, -1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [-1.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
 SCORES = [1.0, 0.0, 0.5, 1.0]
@@ -219,3 +221,18 @@ def test_a_run_trains_and_logs_what_the_critic_says_of_the_whole(tmp_path, name)
     assert any(row["missing"] for row in logged)
     policy = tmp_path / "run" / "policy"
     assert not (policy / "value_head.safetensors").exists() and "value_head" not in (policy / "README.md").read_text()
+
+
+def test_where_responses_pass_or_fail_verdict_is_grpo_unless_a_weight_is_given(tmp_path, capsys):
+    task = copy(get_task("slf5k"))
+    task.passes_or_fails = True
+    methods = {"verdict": {}, "grpo": {"outcome": "verdict"}, "weighted": {"token_weight": 1.0}, "usual": {}}
+    trained = {}
+    for name, settings in methods.items():
+        algorithm = "grpo" if name == "grpo" else "verdict"
+        wanted = {"algorithm": algorithm, "rollouts_per_prompt": 2, "output_dir": str(tmp_path / name), **settings}
+        optimize("slf5k" if name == "usual" else task, tiny_config(tmp_path, **wanted), SpokenRewards())
+        trained[name] = (tmp_path / name / "policy" / "adapter_model.safetensors").read_bytes()
+    assert trained["verdict"] == trained["grpo"] != trained["weighted"] == trained["usual"]
+    assert capsys.readouterr().out.count("compared, as by grpo; --token_weight 1 adds spans") == 1
+    assert [get_task(name).passes_or_fails for name in TASKS] == [name == "kodcode" for name in TASKS]

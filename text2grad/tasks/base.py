@@ -62,6 +62,9 @@ class Task(ABC):
     """The field of a record that holds a person's feedback; a record that gets another response loses it."""
     max_response_tokens: int = 512
     """The longest response that evaluation asks a policy for."""
+    passes_or_fails: bool = False
+    """Responses are right or wrong as a whole: by default ``--algorithm verdict`` goes by the verdict alone."""
+
     programmatic_critic: str = ""
     """The critic ``programmatic``, as ``package.module:NAME`` or ``file.py:NAME``; empty where there is none."""
     has_unit_tests: bool = False

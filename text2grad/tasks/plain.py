@@ -10,8 +10,8 @@ class PlainTask(Task):
     response by a person). Where only prompts matter, ``response`` may be missing.
     """
 
-    def __init__(self, name: str = "plain"):
-        self.name = name
+    def __init__(self, name: str = "plain", passes_or_fails: bool = False):
+        self.name, self.passes_or_fails = name, passes_or_fails
 
     def prompt(self, record: Record) -> str:
         return text_field(record, "prompt")

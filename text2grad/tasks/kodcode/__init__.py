@@ -25,6 +25,7 @@ class KodCode(Task):
         "improvable", "wrong", "−1 in wrong code, 0 in improvable code and prose, +1 in all other code"
     )
     is_code = True
+    passes_or_fails = True
     id_fields = ("question_id", "id")
     prompt_noun = "question"
     extra_prompt_fields = ("test", "log")
