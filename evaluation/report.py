@@ -53,9 +53,8 @@ def main(given: Sequence[str] | None = None) -> None:
         get_task(task)
 
     results = load_results(args.results)
-    stages = args.annotation, args.reward_model
     runs = [load_run(folder) for folder in once(args.runs)]
-    report, variants, pairs = assemble(runs, results, args.baseline, *stages)
+    report, variants, pairs = assemble(runs, results, args.baseline, args.annotation, args.reward_model)
     packed, report["viewer"] = packs(variants, pairs, args.max_rollouts)
     page = html(report, packed)
     save_json(output.with_suffix(".json"), report)

@@ -224,19 +224,12 @@ def figures_of(result: Mapping[str, Any]) -> dict[str, Figure]:
     """The figures of a loaded result file, ready to compare."""
     figures = {}
     for name in result["metrics"]:
-        stored = result.get("statistics", {}).get(name)
-        if stored:
+        each = {key: record.get(name) for key, record in result["records"].items()}
+        if stored := result.get("statistics", {}).get(name):
             rows = {key: [float(x) for x in row.split()] for key, row in stored["rows"].items()}
-            each = {key: record.get(name) for key, record in result["records"].items() if key in rows}
-            figures[name] = Figure(rows, stored["combine"], each)
+            figures[name] = Figure(rows, stored["combine"], {key: each[key] for key in each if key in rows})
         else:
-            figures[name] = Figure.mean(
-                {
-                    key: value
-                    for key, record in result["records"].items()
-                    if isinstance(value := record.get(name), int | float)
-                }
-            )
+            figures[name] = Figure.mean({key: x for key, x in each.items() if isinstance(x, int | float)})
     return figures
 
 

@@ -45,8 +45,7 @@ def check_disjoint(training: Records, validation: Records, task: Task) -> None:
     """``InputError`` where a prompt is on both sides."""
     seen = {task.prompt(record).strip(): record_id for record_id, record in training.items()}
     for record_id, record in validation.items():
-        twin = seen.get(task.prompt(record).strip())
-        if twin is not None:
+        if (twin := seen.get(task.prompt(record).strip())) is not None:
             raise InputError(
                 f"{validation.path}: record {record_id!r} has the prompt of record {twin!r} of {training.path}; "
                 "remove one of them, a model is to be measured on prompts it was not trained on"

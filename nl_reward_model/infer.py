@@ -191,11 +191,9 @@ def _placed(config: InferConfig):
     ids = [int(name) for name in names if name]
     if config.gpu_memory and not ids:
         raise InputError("--gpu_memory is for the GPUs that --gpu_ids names")
-    single = f"cuda:{ids[0]}" if ids else best_device()
-    spread = len(ids) > 1 or bool(config.gpu_memory and ids)
-    model = load_model(config.model, config.dtype, None if spread else single)
-    if not spread:
-        return model
+    if len(ids) < 2 and not config.gpu_memory:
+        return load_model(config.model, config.dtype, f"cuda:{ids[0]}" if ids else best_device())
+    model = load_model(config.model, config.dtype)
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     from accelerate import dispatch_model, infer_auto_device_map

@@ -28,7 +28,6 @@ from text2grad.errors import InputError, command
 from text2grad.grounding import ground
 from text2grad.journal import finetuning
 from text2grad.journal.checksums import save_checksums
-from text2grad.journal.finetuning import begin
 from text2grad.journal.run_folder import RUN_FILE, claimed, lasting_name
 from text2grad.models import (
     base_of,
@@ -213,11 +212,10 @@ def _begin_or_resume(
     run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings}
     run |= {"weights": weights_fingerprint(config.model), "validation": fingerprint(dict(validation))}
     path = output / RUN_FILE
-    begun = None
+    added = {name: run[name] for name in ("weights", "validation")}
     with config.main_process_first(local=False):
-        if path.is_file():
-            begun = {"weights": run["weights"], "validation": run["validation"]} | load_json(path)
-    run, more = begin(path, begun, run, DESCRIPTION_FILE, config, DESCRIPTION_FILE)
+        begun = added | load_json(path) if path.is_file() else None
+    run, more = finetuning.begin(path, begun, run, DESCRIPTION_FILE, config, DESCRIPTION_FILE)
     return run.get("changes", []), more
 
 

@@ -247,8 +247,7 @@ class _Annotation:
             validation["first"] = {"complaint": given.complaint, **first}
         annotation = {"annotator": self.critic.name, "validation": validation}
         if self.chat:
-            annotation |= {"model": self.chat.client.model, "prompt": self.chat.variant}
-            annotation |= {"usage": given.usage.to_dict()}
+            annotation |= {"model": self.chat.client.model, "prompt": self.chat.variant, "usage": given.usage.to_dict()}
         if given.reasoning:
             annotation["reasoning"] = given.reasoning
         kept = checked.feedback if self.settings.get("critique", True) else replace(checked.feedback, critique="")
@@ -299,9 +298,7 @@ def _beside(output: Path, ending: str) -> Path:
 
 
 def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _Annotation, allowed: float) -> None:
-    annotated = {}
-    for record_id, added in outcome.results.items():
-        annotated[record_id] = task.without_older(records[record_id]) | added
+    annotated = {key: task.without_older(records[key]) | added for key, added in outcome.results.items()}
     if annotated or output.exists():  # of an earlier call, perhaps with other records
         save_records(output, records.like(annotated))
     failed = save_failures(output, outcome.failures)

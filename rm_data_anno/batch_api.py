@@ -122,10 +122,7 @@ class BatchClient(ChatClient):
         return batch.id
 
     def _finished(self, name: str) -> Batch:
-        while True:
-            batch = self._api.batches.retrieve(name)
-            if batch.status not in _UNFINISHED:
-                break
+        while (batch := self._api.batches.retrieve(name)).status in _UNFINISHED:
             if not self.poll_seconds:
                 raise StopRunError(f"batch {name} is {batch.status}; run the same command later to collect it")
             if self._stopped.wait(self.poll_seconds):

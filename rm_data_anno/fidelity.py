@@ -118,7 +118,7 @@ def _positions(intervals: list[Interval]) -> set[int]:
 
 def _usage(rows: list[dict[str, float]]) -> dict[str, Any]:
     """Totals and means per record of what the critic counted; empty where it counted nothing."""
-    names = [name for name in ("requests", "prompt_tokens", "completion_tokens", "cost_usd") if any(map(bool, rows))]
+    names = ("requests", "prompt_tokens", "completion_tokens", "cost_usd") if any(rows) else ()
     totals = {name: round(sum(row.get(name) or 0 for row in rows), 6) for name in names}
     return {**totals, **{f"{name}_per_record": _rate(total, len(rows)) for name, total in totals.items()}}
 

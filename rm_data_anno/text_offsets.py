@@ -82,12 +82,8 @@ def _same(quoted: Any, found: str) -> bool:
         return False
     forms = quoted, quoted.replace("\\n", "\n")  # some write a line break as a backslash and an n
     # "\r\r\n" may be quoted with its pair alone as one break, "\r\n", which must not be read as a pair again
-    return any(form == _one_newline(found) or _lines(form) == _lines(found) for form in forms)
-
-
-def _one_newline(text: str) -> str:
-    return text.replace("\r\n", "\n")
+    return any(form == found.replace("\r\n", "\n") or _lines(form) == _lines(found) for form in forms)
 
 
 def _lines(text: str) -> str:
-    return _one_newline(text).replace("\r", "\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -69,7 +69,3 @@ def rows(path: Path) -> list[dict]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def settled(journal: Path) -> list[str]:
-    return [row["id"] for row in rows(journal) if "id" in row]

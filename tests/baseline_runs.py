@@ -46,7 +46,7 @@ def settings(kind, folder: Path, data: Path, **changes):
     return kind(**{**defaults, **changes})
 
 
-def rollout(text: str, task=SLF5K, **changes) -> Rollout:
+def rollout(text: str, **changes) -> Rollout:
     tok = tokenizer()
     ids = [*tok(text, add_special_tokens=False)["input_ids"], tok.eos_token_id]
     response, spans = token_spans(ids, tok)

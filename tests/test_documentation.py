@@ -45,12 +45,9 @@ def test_made_pages_hold_what_they_are_made_of(site):
     assert "class Task(ABC)" in TEXT.sub("", (site / "text2grad" / "tasks" / "base.py.html").read_text())
 
 
-FOLDER = ROOT / "docs" / "notebooks"
-
-
 def run(name: str, tmp_path: Path) -> dict:
     """What the notebook's programs leave defined, with another model and their files in a folder of ours."""
-    cells = json.loads((FOLDER / name).read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((ROOT / "docs" / "notebooks" / name).read_text(encoding="utf-8"))["cells"]
     program = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     assert 'MODEL = "smollm2"' in program
     program = program.replace('MODEL = "smollm2"', f'MODEL = "{tiny_model(tmp_path / "model")}"')

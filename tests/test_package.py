@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -46,14 +45,6 @@ def copied(tmp_path_factory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(copied) -> zipfile.ZipFile:
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    run_command(sys.executable, "-c", build, "dist", cwd=copied, timeout=120)
-    (path,) = (copied / "dist").glob("*.whl")
-    return zipfile.ZipFile(path)
 
 
 def test_token_rewards_need_no_torch():
@@ -125,12 +116,15 @@ REPLY = json.dumps({
 """Feedback in the fields of every task, and a judge's verdict."""
 
 
-def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel, tmp_path):
+def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(copied, tmp_path):
     """With its prompts: an LLM critic and a judge ask with them."""
     installed, folder = tmp_path / "installed", tmp_path / "empty"
     folder.mkdir()
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    run_command(sys.executable, "-c", build, "dist", cwd=copied, timeout=120)
+    (wheel,) = (copied / "dist").glob("*.whl")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", installed)
-    _run(*pip, wheel.filename, cwd=folder)
+    _run(*pip, wheel, cwd=folder)
     with FaultServer(lambda body: REPLY) as server:
         spec = f"{server.url}#m"
         out = _run(sys.executable, "-c", INSTALLED_ALONE, installed, spec, cwd=folder, path=installed)
@@ -151,17 +145,11 @@ def test_the_wheel_alone_annotates_judges_and_serves_from_an_empty_folder(wheel,
             serving.kill()
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory) -> Path:
-    """The interpreter of an environment that holds pip alone."""
-    folder = tmp_path_factory.mktemp("environment")
-    _run(sys.executable, "-m", "venv", folder, cwd=folder)
-    return folder / "bin" / "python"
-
-
 @pytest.mark.slow
-def test_an_empty_environment_gets_a_working_package_and_nothing_else_of_ours(copied, empty, tmp_path):
-    """`pip install .`, at the pinned versions; takes minutes and about 2 GB."""
+def test_an_empty_environment_gets_a_working_package_and_nothing_else_of_ours(copied, tmp_path):
+    """`pip install .` beside pip alone, at the pinned versions; takes minutes and about 2 GB."""
+    _run(sys.executable, "-m", "venv", tmp_path / "environment", cwd=tmp_path)
+    empty = tmp_path / "environment" / "bin" / "python"
     pip = (empty, "-m", "pip", "install", "--quiet", "--quiet")
     _run(*pip, "--constraint", ROOT / "requirements.txt", copied, cwd=tmp_path)
     assert _run(empty, "-c", PLAIN, cwd=tmp_path).strip() == str([1.0] * 4 + [0.0] * 2 + [-1.0] * 3)

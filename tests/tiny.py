@@ -57,7 +57,7 @@ def tokenizer(family: str = "byte", vocab_size: int = 600) -> PreTrainedTokenize
     )  # fmt: skip
 
 
-def model(family: str = "llama", dtype: torch.dtype = torch.float32, seed: int = 0, **overrides):
+def model(family: str = "llama", seed: int = 0, **overrides):
     """A random two-layer ``llama``, ``mistral``, ``qwen3``, ``gemma2`` or ``gpt2`` for ``tokenizer("byte")``."""
     tok = tokenizer("byte")
     shape = {
@@ -69,7 +69,7 @@ def model(family: str = "llama", dtype: torch.dtype = torch.float32, seed: int =
     ids = {"pad_token_id": tok.pad_token_id, "bos_token_id": tok.bos_token_id, "eos_token_id": tok.eos_token_id}
     config = AutoConfig.for_model(family, **{**shape, **ids, **overrides})
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def tiny_model(folder: str | Path, family: str = "llama", seed: int = 0, **overrides) -> str:

@@ -57,13 +57,6 @@ def encoded_prompts(trainer: NLGradientTrainer) -> list[list[int]]:
     return [encode_prompt(prompt, trainer.task, trainer.tokenizer) for prompt in prompts]
 
 
-def answer_with(trainer: NLGradientTrainer, responses: Sequence[list[int]]) -> None:
-    """Train on the first prompts, one for each response, which takes the place of what would be sampled."""
-    trainer.collector.ids = trainer.collector.ids[: len(responses)]
-    answers = {tuple(ids): response for ids, response in zip(encoded_prompts(trainer), responses, strict=True)}
-    trainer.collector.sampler.batches = lambda prompts: iter([([answers[tuple(ids)] for ids in prompts], None)])
-
-
 def ready_batch(trainer: NLGradientTrainer, rollouts: Sequence[Rollout]) -> Batch:
     """Sampled rollouts as a step has them before its updates: scored, judged, with advantages."""
     batch = trainer.collector.score(rollouts)

@@ -83,8 +83,7 @@ def _training(task: str, members: list[Variant], slots: dict[str, int]) -> dict[
     for name in training.curve_names(members):
         lines = []
         for variant in members:
-            line = training.curve(variant, name)
-            if line:
+            if line := training.curve(variant, name):
                 lines.append({"label": variant.label, "slot": slots[variant.label], **line})
                 ends.setdefault(name, {})[variant.label] = training.ends(variant, name)
         if lines:

@@ -103,8 +103,7 @@ def _about_training(report: dict[str, Any], section: dict[str, Any]) -> list[str
     where = f" on {section['task']}" if len(report["training"]) > 1 else ""
     for label in section["variants"]:
         steps = [run["steps"] for run in report["runs"] if (run["label"], run["task"]) == (label, section["task"])]
-        if min(steps) != max(steps):
-            found.append(
-                f"{label}{where}: seeds ran {min(steps)} to {max(steps)} steps; curves show those that all have."
-            )
+        least, most = min(steps), max(steps)
+        if least != most:
+            found.append(f"{label}{where}: seeds ran {least} to {most} steps; curves show those that all have.")
     return found

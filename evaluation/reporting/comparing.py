@@ -165,8 +165,7 @@ def _as_stored(results: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """A figure as the files state it: one file's with its interval, several files' mean without one."""
     stored = [result["metrics"][name] for result in results if name in result["metrics"]]
     if len(stored) == 1:
-        n = stored[0].get("n", results[0].get("n"))
-        return {"value": stored[0]["value"], "low": stored[0].get("low"), "high": stored[0].get("high"), "n": n}
+        return {name: stored[0][name] for name in ("value", "low", "high", "n")}
     values = [item["value"] for item in stored if item["value"] is not None]
     return {"value": sum(values) / len(values) if values else None, "low": None, "high": None, "n": results[0].get("n")}
 
@@ -215,10 +214,8 @@ def judgements(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def pairs(results: list[dict[str, Any]], table: dict[str, Any]) -> list[dict[str, Any]]:
     """200 answers of the baseline and of another system to the same prompts, to read side by side, in file order."""
     found = []
-    by_system: dict[tuple[str, str], dict[str, Any]] = {}
-    for result in results:
-        if result["task"] == table["task"] and not is_judged(result):
-            by_system.setdefault((result["benchmark"], result["system"]), result)
+    own = [result for result in results if result["task"] == table["task"] and not is_judged(result)]
+    by_system = {key: files[0] for key, files in grouped(own, itemgetter("benchmark", "system")).items()}
     for (benchmark, system), result in by_system.items():
         before = by_system.get((benchmark, table["baseline"]))
         if system == table["baseline"] or before is None:

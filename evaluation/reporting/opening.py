@@ -1,6 +1,6 @@
 """What the page opens with: the first figure, and one prompt with two responses."""
 
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -15,9 +15,7 @@ from evaluation.results import grouped
 def headline(report: dict[str, Any]) -> dict[str, str]:
     """The first figure of the report: ``title`` with the value before and after, and ``deck``, what was compared."""
     for table in report["tables"]:
-        metric = primary(table)
-        system = best_system(table, metric) if metric else None
-        if metric and system:
+        if (metric := primary(table)) and (system := best_system(table, metric)):
             words, change = wording(metric["name"]), table["cells"][system][metric["key"]]["change"]
             title = f"{words.label} {show(change['second'], words.style)} → {show(change['first'], words.style)}"
             deck = f"{table['task']}: {method_name(system)} against {method_name(table['baseline'])}"
@@ -29,11 +27,10 @@ def headline(report: dict[str, Any]) -> dict[str, str]:
     for section in report["training"]:
         for name in ("delta/mean", "reward/mean", *section["ends"]):
             for label, ends in section["ends"].get(name, {}).items():
-                if ends:
-                    words = wording(name)
-                    title = f"{words.label} {show(ends['first'], words.style)} → {show(ends['last'], words.style)}"
-                    deck = f"{section['task']}: {label}, first and last tenth of training"
-                    return {"title": title, "deck": deck, "task": section["task"]}
+                words = wording(name)
+                title = f"{words.label} {show(ends['first'], words.style)} → {show(ends['last'], words.style)}"
+                deck = f"{section['task']}: {label}, first and last tenth of training"
+                return {"title": title, "deck": deck, "task": section["task"]}
     return {"title": "Results", "deck": "", "task": ""}
 
 
@@ -47,12 +44,9 @@ def example(pairs: list[dict[str, Any]], groups: list[Variant]) -> dict[str, Any
         ``words`` for spans, and two ``sides``: ``name``, ``response``, ``critique``, ``mean``, ``measure``,
         ``good`` and ``poor`` (intervals of characters). None where no prompt was answered twice.
     """
-    for pair in pairs:
-        found = _of_pair(pair)
-        if found:
-            return found
     ranked = sorted(groups, key=lambda variant: variant.method != "text2grad")
-    return next((found for variant in ranked for run in variant.runs if (found := _of_run(run))), None)
+    tried = chain(map(_of_pair, pairs), (_of_run(run) for variant in ranked for run in variant.runs))
+    return next(filter(None, tried), None)
 
 
 def _of_pair(pair: dict[str, Any]) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ def _moving_mean(values: np.ndarray, window: int) -> np.ndarray:
     return sums / counts
 
 
-def ends(variant: Variant, name: str) -> dict[str, float] | None:
+def ends(variant: Variant, name: str) -> dict[str, float]:
     """The first and the last tenth of the steps: mean within a run, then mean, lowest and highest over seeds."""
     firsts, lasts = [], []
     for run in variant.runs:
@@ -139,7 +139,5 @@ def ends(variant: Variant, name: str) -> dict[str, float] | None:
             tenth = max(1, len(values) // 10)
             firsts.append(statistics.fmean(values[:tenth]))
             lasts.append(statistics.fmean(values[-tenth:]))
-    if not firsts:
-        return None
     first, last = statistics.fmean(firsts), statistics.fmean(lasts)
     return {"first": first, "last": last, "last_low": min(lasts), "last_high": max(lasts), "change": last - first}

@@ -49,9 +49,8 @@ def longest_copy(responses: Texts, posts: Texts) -> Figure:
     """Length in words of the longest run of words that response and post share."""
     lengths = {}
     for key, response in responses.items():
-        post, own = words(posts[key]), words(response)
-        match = SequenceMatcher(None, post, own, autojunk=False).find_longest_match(0, len(post), 0, len(own))
-        lengths[key] = match.size
+        matcher = SequenceMatcher(None, words(posts[key]), words(response), autojunk=False)
+        lengths[key] = matcher.find_longest_match().size
     return Figure.mean(lengths)
 
 
@@ -82,10 +81,8 @@ def facts_told(responses: Texts, posts: Texts) -> Figure:
 
 def text_figures(responses: Texts, posts: Texts, references: Texts) -> dict[str, Figure]:
     """All that needs no model. Metrics against the reference are over the records that have one."""
-    figures: dict[str, Figure] = {}
-    if references:
-        figures |= rouge(responses, references) | {"bleu": bleu(responses, references)}
-    return figures | {
+    compared = rouge(responses, references) | {"bleu": bleu(responses, references)} if references else {}
+    return compared | {
         "words": Figure.mean({key: len(words(response)) for key, response in responses.items()}),
         "longest_copy": longest_copy(responses, posts),
         "copied_words": copied_words(responses, posts),

@@ -109,11 +109,8 @@ def judge_question(
     reference: Sequence[str] | None,
 ) -> str:
     """What the judge is asked about one turn of one answer."""
-    fields = {}
-    for number in (1, 2):
-        fields[f"question_{number}"] = question["turns"][number - 1]
-        fields[f"answer_{number}"] = answer[number - 1]
-        fields[f"reference_{number}"] = reference[number - 1] if reference else ""
+    texts = {"question": question["turns"], "answer": answer, "reference": reference or ("", "")}
+    fields = {f"{kind}_{number}": text for kind, turns in texts.items() for number, text in enumerate(turns, 1)}
     return prompts[turn, reference is not None].fill(fields)
 
 

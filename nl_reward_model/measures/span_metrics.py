@@ -51,11 +51,8 @@ class Matching:
 
 def places_of(quotes: Sequence[str], text: str, task: Task) -> list[Places]:
     """The places of each quote by the rules of :mod:`text2grad.token_rewards`, as if it were the only one."""
-    result = []
-    for quote in quotes:
-        _, places = span_intervals(Feedback("-", good=[quote]), text, task)
-        result.append([trimmed(text, *place) for place in places])
-    return result
+    found = (span_intervals(Feedback("-", good=[quote]), text, task)[1] for quote in quotes)
+    return [[trimmed(text, *place) for place in places] for places in found]
 
 
 def match(predicted: Sequence[Places], truth: Sequence[Places]) -> Matching:

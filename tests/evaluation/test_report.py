@@ -23,26 +23,24 @@ from evaluation.reporting.runs import load_run
 from evaluation.reporting.wording import METHODS, show, show_interval, told
 from evaluation.results import Figure, ResultConfig, instruments, save_result
 from nl_gradient_policy_optimization.algorithms.scalar import Placement
-from tests import report_files
 from tests.processes import run_forked
-from tests.report_files import hand_made, pack_of, result_file, unpack, write_run
+from tests.report_files import hand_made, pack_of, result_file, unpack, write_learning_run, write_result, write_run
 from text2grad.feedback import Feedback
 from text2grad.models import weights_fingerprint
 from text2grad.records import load_json, save_json
 
 STEPS, PER_STEP, SEEDS = 24, 2, (1, 2)
-SERVED = ("text2grad", "ppo_scalar")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
     """Two methods, two seeds each, with results and judgements."""
     folder = tmp_path_factory.mktemp("runs")
-    for method, skill in zip(SERVED, (0.85, 0.6), strict=True):
+    for method, skill in (("text2grad", 0.85), ("ppo_scalar", 0.6)):
         for seed in SEEDS:
-            report_files.write_learning_run(folder / f"{method}-seed{seed}", method, seed, STEPS, PER_STEP)
-            report_files.write_result(folder / f"{method}-seed{seed}.result.json", method, skill, seed)
-    report_files.write_result(folder / "base.result.json", "base", 0.08)
+            write_learning_run(folder / f"{method}-seed{seed}", method, seed, STEPS, PER_STEP)
+            write_result(folder / f"{method}-seed{seed}.result.json", method, skill, seed)
+    write_result(folder / "base.result.json", "base", 0.08)
     for step in (0, 12, 24, None):  # None: the finished policy
         wins = 24 if step is None else step
         verdicts = {str(n): {"ab": "first" if n < wins else "tie", "ba": "second"} for n in range(24)}

@@ -8,7 +8,6 @@ import pytest
 
 from tests import report_files
 from tests.processes import run_command
-from tests.report_files import write_hostile
 from text2grad.records import load_json
 
 pytestmark = pytest.mark.slow
@@ -189,7 +188,7 @@ def test_code_keeps_its_emoji_and_its_labels(browser, page):
 
 
 def test_hostile_text_runs_nothing(browser, tmp_path):
-    run, result = write_hostile(tmp_path)
+    run, result = report_files.write_hostile(tmp_path)
     page = build(tmp_path / "report.html", run, "--results", result)
     show(browser, page)
     choose(browser, query="window.pwned")

@@ -38,6 +38,12 @@ def pairs_file(folder: Path) -> Path:
     return path
 
 
+def pairs_of(folder: Path, task: str, rows: object, **options) -> list:
+    """What is made of these records, as they are now."""
+    save_json(folder / "in.json", rows)
+    return make_pairs(PairsConfig(task, str(folder / "in.json"), str(folder / "pairs.json"), **options))
+
+
 def logprob(model, tok, prompt: str, answer: str) -> float:
     """log π(answer | x), summed."""
     chat = tok.apply_chat_template(SLF5K.messages(prompt), add_generation_prompt=True, return_dict=True)["input_ids"]
@@ -56,18 +62,15 @@ def test_ultrafeedback_pairs_are_the_datasets(tmp_path):
         row("q5", "unscored"), row("q5", "no score", score="nan"), row("q5", "bad", score="bad"),
         row("q6", " ", score=1.0), row("q6", "said", score=2.0),  # nothing is learnt from silence
     ]  # fmt: skip
-    save_json(tmp_path / "in.json", rows)
-    config = PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"))
-    made = make_pairs(config)
+    made = pairs_of(tmp_path, "ultrafeedback", rows)
     told = [(pair.prompt, pair.chosen, pair.rejected) for pair in made]
     assert told == [("q1", "better", "worse"), ("q2", "high", "low")]
     assert [*load_pairs(tmp_path / "pairs.json").values()] == [("q1", ["better", "worse"]), ("q2", ["high", "low"])]
     own = {"id": "q1", "prompt": "q1", "rejected": "no", "chosen_value": None}  # another dataset's
     save_json(tmp_path / "own.json", [{**own, "chosen": text} for text in "ab"])
     assert [chosen for _, (chosen, _) in load_pairs(tmp_path / "own.json").values()] == ["a", "b"]
-    save_json(tmp_path / "in.json", rows[5:])
     with pytest.raises(InputError, match="no prompt has a better and a worse"):
-        make_pairs(config)
+        pairs_of(tmp_path, "ultrafeedback", rows[5:])
 
 
 def test_kodcode_pairs_are_programs_whose_logs_say_that_they_passed_and_failed(tmp_path, capsys):
@@ -76,9 +79,7 @@ def test_kodcode_pairs_are_programs_whose_logs_say_that_they_passed_and_failed(t
         "undecided": {"passed": False, "error_type": "Undecided"},
     }  # fmt: skip
     rows = [{"question_id": "k", "question": "q", "solution": text, "log": log} for text, log in logs.items()]
-    save_json(tmp_path / "in.json", rows)
-    config = PairsConfig("kodcode", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), pairs_per_prompt=5)
-    made = make_pairs(config)
+    made = pairs_of(tmp_path, "kodcode", rows, pairs_per_prompt=5)
     assert [(each.chosen, each.rejected, each.source) for each in made] == [("right", "wrong", "unit tests")]
     assert (made[0].chosen_value, made[0].rejected_value) == (1.0, 0.0)
     assert "rm_data_anno/kodcode/test_case.py runs them\n3 of 5 responses have no verdict" in capsys.readouterr().out
@@ -87,7 +88,6 @@ def test_kodcode_pairs_are_programs_whose_logs_say_that_they_passed_and_failed(t
 def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch):
     critic = QuotingCritic(poor=["Bananas"], good=["parking ticket"])
     monkeypatch.setattr("text2grad.critics.settings.load_critic", lambda *_: critic)
-    model = tiny_model(tmp_path / "tiny")
     compared = {"generated_summary_for_comparison_A": "one", "generated_summary_for_comparison_B": "two"}
     rows = {
         "a": {"post": POSTS[0], "generated_summary": BAD},
@@ -98,31 +98,28 @@ def test_slf5k_pairs_are_ranked_by_the_critics_mean_delta(tmp_path, monkeypatch)
         "e": {"post": POSTS[2], "generated_summary": "x", **compared, "comparison_preference": "Summary B"},
     }
     rows["e@1"] = {**rows["e"], "generated_summary": "another sample"}
-    save_json(tmp_path / "in.json", rows)
-    config = PairsConfig("slf5k", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), tokenizer=model)
-    made = make_pairs(config)
+    pairs = partial(pairs_of, tmp_path, "slf5k", rows, tokenizer=tiny_model(tmp_path / "tiny"))
+    made = pairs()
     told = [(pair.chosen, pair.rejected, pair.source) for pair in made]
     assert told == [("two", "one", "person"), (GOOD, BAD, "mean δ of programmatic")]
     assert made[1].chosen_value > 0 > made[1].rejected_value
     asked = len(critic.judged)
-    assert make_pairs(config) == made and len(critic.judged) == asked == 4  # no blank one; the journal remembers
+    assert pairs() == made and len(critic.judged) == asked == 4  # no blank one; the journal remembers
 
     notes = {"a": Feedback("c", [], ["Bananas"]), "b": Feedback("c", ["parking ticket"]), "c": Feedback("c")}
     for key, feedback in notes.items():
         about = {"annotator": "quoting", "prompt": "cot" if key != "c" else "dense"}
         rows[key] = SLF5K.with_feedback(rows[key], feedback, about)
     rows["d"] |= {"textual_feedback": 3, "annotation": {"annotator": "quoting", "prompt": "cot"}}  # broken
-    save_json(tmp_path / "in.json", rows)
     (tmp_path / "pairs.json.journal.jsonl").unlink()
     critic.variant = "cot"  # as an endpoint's critic has it
-    assert make_pairs(config) == made and critic.judged[asked:] == ["So it goes.", "will fail"]  # not what it has said
+    assert pairs() == made and critic.judged[asked:] == ["So it goes.", "will fail"]  # not what it has said
     (tmp_path / "pairs.json.journal.jsonl").unlink()
     del critic.variant  # what costs nothing may have changed
-    assert make_pairs(config) == made and len(critic.judged) == asked + 2 + asked
+    assert pairs() == made and len(critic.judged) == asked + 2 + asked
     rows["e"]["comparison_preference"] = "neither"
-    save_json(tmp_path / "in.json", rows)
     with pytest.raises(InputError, match=r"in\.json: record 'e': .* 'neither', not A or B; correct or remove it"):
-        make_pairs(config)
+        pairs()
 
 
 def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
@@ -131,10 +128,8 @@ def test_responses_are_ranked_by_dense_scores_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr("text2grad.critics.settings.load_critic", lambda *_: as_critic(judge))
     rows = [{"post": POSTS[0], "generated_summary": text} for text in (BAD, GOOD)]
-    save_json(tmp_path / "in.json", rows)
-    model = tiny_model(tmp_path / "tiny")
-    config = PairsConfig("slf5k", str(tmp_path / "in.json"), str(tmp_path / "pairs.json"), tokenizer=model)
-    assert [(pair.chosen, pair.rejected) for pair in make_pairs(config)] == [(GOOD, BAD)]
+    pairs = pairs_of(tmp_path, "slf5k", rows, tokenizer=tiny_model(tmp_path / "tiny"))
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [(GOOD, BAD)]
 
 
 def test_sft_learns_references_and_its_adapter_starts_the_others(tmp_path, capsys):
@@ -188,8 +183,7 @@ def test_sft_leaves_out_responses_known_to_be_worse(tmp_path):
     save_json(tmp_path / "in.json", rows[2:])
     records = load_records(tmp_path / "in.json", ULTRA)
     assert [answers for _, answers in sft.demonstrations(records, ULTRA, "auto").values()] == [["c"], ["e"]]
-    save_json(tmp_path / "in.json", [*rows[2:], {**rows[3], "response": "f", "score": 5.0, "generation": {}}])
-    pairs = make_pairs(PairsConfig("ultrafeedback", str(tmp_path / "in.json"), str(tmp_path / "pairs.json")))
+    pairs = pairs_of(tmp_path, ULTRA.name, [*rows[2:], {**rows[3], "response": "f", "score": 5.0, "generation": {}}])
     assert [(pair.chosen, pair.rejected) for pair in pairs] == [("f", "c")]
     with pytest.raises(InputError, match="no record has a reference"):
         sft.demonstrations(records, ULTRA, "reference")
@@ -206,9 +200,8 @@ def test_posts_with_references_alone_are_demonstrations(tmp_path):
     references = [(f"Post {i}.", [f"Summary {i}."]) for i in range(3)]
     chosen = {name: sorted(sft.demonstrations(records, SLF5K, name).values()) for name in ("auto", "reference")}
     assert chosen == {"auto": [("Another.", ["Own."]), *references], "reference": references}
-    save_json(tmp_path / "neither.json", {"b": {"post": "Q."}})
     with pytest.raises(InputError, match="record 'b' has neither a response nor a person's comparison"):
-        make_pairs(PairsConfig("slf5k", str(tmp_path / "neither.json"), str(tmp_path / "pairs.json")))
+        pairs_of(tmp_path, "slf5k", {"b": {"post": "Q."}})
 
 
 def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):

@@ -16,7 +16,6 @@ from text2grad.losses import KLKind
 from text2grad.token_rewards import SCHEMES
 
 STAGE = "nl_gradient_policy_optimization"
-SMALL = str(ROOT / STAGE / "small.yaml")
 REQUIRED = ["--model", "m", "--data_path", "d", "--output_dir", "o"]
 
 
@@ -83,7 +82,7 @@ def test_every_algorithm_is_made_of_flags_and_kept_in_the_record(name):
 )
 def test_what_a_file_sets_of_its_algorithm_gives_way_to_another_on_the_command_line(tmp_path, flags, weight):
     file = tmp_path / "own.yaml"
-    file.write_text(f"extends: {SMALL}\noutcome: mean\ntoken_weight: 0.5\n")
+    file.write_text(f"extends: {ROOT / STAGE / 'small.yaml'}\noutcome: mean\ntoken_weight: 0.5\n")
     config = parse(PolicyConfig, args=[*REQUIRED, "--config", str(file), *flags])
     assert config.algorithm.name == ("rtt" if weight is None else "verdict") and config.algorithm.outcome == "mean"
     assert getattr(config.algorithm, "token_weight", None) == weight and config.optimizer == "adamw"

@@ -157,6 +157,8 @@ def test_calls_that_would_do_something_else_are_refused():
     for command, told in (
         (("nl_gradient_policy_optimization/baselines/run.sh", "ppo", "slf5k"), "ppo needs --reward_model"),
         (("recipes/slf5k.sh", "--smoke", "--model", "mine"), "--smoke has a model"),
+        (("recipes/slf5k.sh", "--fast"), "unknown option --fast"),
+        (("evaluation/win_rate_curve.sh", "--run", "x", "--task", "slf5k", "--data_path", "x"), "--baseline is needed"),
         (("env.sh", "--vlm"), "unknown option --vlm"),
         (("quickstart/run.sh", "--code", "--critic", "reward_model"), "--code trains no reward model"),
     ):

@@ -143,7 +143,7 @@ def launch(folder: Path, nodes: int, rank: int, port: int, sharding: str, **sett
         return start_command("bash", STAGE / "slf5k" / "train_slf5k.sh", *chosen, output=log, **variables)
 
 
-def ended(processes: list[subprocess.Popen], folder: Path, timeout: float = 900) -> list[int]:
+def ended(processes: list[subprocess.Popen], timeout: float = 900) -> list[int]:
     """Exit codes; all are killed where one does not end in time."""
     try:
         return [process.wait(timeout) for process in processes]
@@ -160,7 +160,7 @@ def test_two_machines_equal_one_of_two_processes_also_after_a_kill(tmp_path, sha
     """With a shared folder. Machine 1 is killed in the middle: machine 0 ends, and the same two commands go on."""
     tiny_flags(tmp_path)  # writes the model once
     alone, both = tmp_path / "alone", tmp_path / "both"
-    assert ended([launch(alone, 1, 0, free_port(), sharding)], alone) == [0], (tmp_path / "alone-0.log").read_text()
+    assert ended([launch(alone, 1, 0, free_port(), sharding)]) == [0], (tmp_path / "alone-0.log").read_text()
 
     port = free_port()
     first = [launch(both, 2, rank, port, sharding) for rank in (0, 1)]
@@ -168,12 +168,12 @@ def test_two_machines_equal_one_of_two_processes_also_after_a_kill(tmp_path, sha
         assert all(process.poll() is None for process in first), (tmp_path / "both-0.log").read_text()
         time.sleep(0.02)
     cut_power(first[1])
-    codes = ended(first, both, timeout=300)
+    codes = ended(first, timeout=300)
     assert codes[0] not in (0, 2) and len(rows(both / "metrics.jsonl")) < STEPS, (tmp_path / "both-0.log").read_text()
 
     port = free_port()
     again = [launch(both, 2, rank, port, sharding) for rank in (0, 1)]
-    assert ended(again, both) == [0, 0], (tmp_path / "both-0.log").read_text()
+    assert ended(again) == [0, 0], (tmp_path / "both-0.log").read_text()
     assert "going on after step" in (tmp_path / "both-0.log").read_text()
     assert untimed(both / "metrics.jsonl") == untimed(alone / "metrics.jsonl")
     for name in ("rollouts.jsonl", "policy/adapter_model.safetensors"):

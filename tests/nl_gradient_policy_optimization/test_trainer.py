@@ -20,16 +20,7 @@ from nl_gradient_policy_optimization.optimize import make_policy, optimize, prep
 from nl_gradient_policy_optimization.schedule import learning_rate_share
 from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import run_ranks
-from tests.tiny_runs import (
-    STAGE,
-    ScriptedRewards,
-    SpokenRewards,
-    answer_with,
-    encoded_prompts,
-    rows,
-    tiny_config,
-    untimed,
-)
+from tests.tiny_runs import STAGE, ScriptedRewards, SpokenRewards, encoded_prompts, rows, tiny_config, untimed
 from text2grad.errors import InputError, StopRunError
 from text2grad.models.answering import LocalPolicy, SamplingConfig
 from text2grad.prompts import carried_words
@@ -255,7 +246,6 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"algorithm": "verdict", "rollouts_per_device": 1, "micro_batch_size": 1}, "set --rollouts_per_device to 2"),
         ({"kl_target": -1.0}, "--kl_target must be at least 0"),
         ({"learning_rate": float("nan")}, "--learning_rate nan: must be a finite number"),
-        ({"gamma": float("inf")}, "--gamma inf: must be a finite number"),
         ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),
@@ -311,7 +301,6 @@ def test_gradient_checkpointing_changes_memory_not_the_update(tmp_path):
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)  # updates reach 0.025; the optimiser enlarges rounding
 
 
-LENGTHS = [3, 12, 1, 7]
 TEACHER = {"algorithm": "teacher", "teacher": "gate+distill", "teacher_weights": "average", "teacher_coef": 20.0}
 
 
@@ -327,7 +316,11 @@ def _one_update(folder: Path, name: str, ranks: int, stage: int | None, settings
     )  # fmt: skip
     trainer = prepare("slf5k", config, SpokenRewards(silent=["post-0"], fail=["post-1"]))
     trainer.learner.scorer.chunk = 4
-    answer_with(trainer, [[7 * i + 3 * j + 5 for j in range(length)] for i, length in enumerate(LENGTHS)])
+    # One prompt for each response, which takes the place of what would be sampled.
+    trainer.collector.ids = trainer.collector.ids[:4]
+    responses = ([7 * i + 3 * j + 5 for j in range(length)] for i, length in enumerate([3, 12, 1, 7]))
+    answers = dict(zip(map(tuple, encoded_prompts(trainer)), responses, strict=True))
+    trainer.collector.sampler.batches = lambda prompts: iter([([answers[tuple(ids)] for ids in prompts], None)])
     trainer.train()
     export(trainer)
     trainer.accelerator.end_training()

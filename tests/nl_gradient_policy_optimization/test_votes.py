@@ -87,12 +87,12 @@ def test_each_opinion_of_an_endpoint_is_a_request_of_its_own_and_is_paid_once(tm
 def test_all_votes_are_about_one_run_of_the_unit_tests():
     test = "import time\nfrom solution import now\n\ndef test_now():\n    assert now() == time.time_ns()\n"
     record = {"question_id": "now", "question": "Write now().", "test": test}
-    program = rollout("def now():\n    return 0\n", KODCODE, record=record, prompt=record["question"])
+    program = rollout("def now():\n    return 0\n", record=record, prompt=record["question"])
     reply = KODCODE.render_feedback(Feedback("It is late.", [], ["return 0"]))
     with FaultServer(lambda body: reply) as server:
         critic = load_critic(f"{server.url}#judge", KODCODE, temperature=0.7)
         config = PolicyConfig(critic_votes=3, critic_temperature=0.7)
-        CriticRewards(critic, KODCODE, config)([program, rollout(" ", KODCODE, record=record)])
+        CriticRewards(critic, KODCODE, config)([program, rollout(" ", record=record)])
     asked = [request["messages"][0]["content"] for request in server.requests]
     assert len(asked) == 3 and len({*asked}) == 1 and "assert 0 == 1" in asked[0]
 

@@ -114,7 +114,7 @@ def test_shortening_keeps_as_much_as_fits(words, where, limit):
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=2, max_size=30), share=st.floats(0.01, 0.9), seed=st.integers(0, 5))
 @hypothesis_settings(max_examples=60)
-def test_the_split_never_shares_a_prompt(tmp_path_factory, sizes, share, seed):
+def test_the_split_never_shares_a_prompt(sizes, share, seed):
     items = {f"{p}-{i}": f"post {p}" for p, size in enumerate(sizes) for i in range(size)}
     records = as_records({key: {"post": post, "generated_summary": key} for key, post in items.items()})
     training, validation = split_by_prompt(records, SLF5K, share, seed)

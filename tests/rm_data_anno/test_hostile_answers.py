@@ -14,7 +14,6 @@ from tests.processes import full
 from text2grad.endpoints.client import ChatClient, ChatError
 from text2grad.errors import InputError, StopRunError
 
-HIT = "t3_2"
 LONG = "1" * 5000
 SECRET = "sk-a-key-of-the-usual-length-0123456789"
 
@@ -51,7 +50,7 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
     def raw(body: dict):
-        return (200, {}, BODIES[name](body)) if record_of(body) == HIT else None
+        return (200, {}, BODIES[name](body)) if record_of(body) == "t3_2" else None
 
     begun = time.monotonic()
     with FaultServer(judge, raw=raw) as server:
@@ -69,7 +68,6 @@ def test_one_odd_answer_fails_one_record_and_a_resume_moves_on(tmp_path, name):
         annotate("slf5k", setting(tmp_path, server, posts(6), retry_failed=True))
         assert len(server.requests) <= 1
     assert len(read(tmp_path)) == 6
-    (tmp_path / "out.json").read_text().encode()
 
 
 def test_a_refusal_is_a_failure_and_not_argued_with(tmp_path):

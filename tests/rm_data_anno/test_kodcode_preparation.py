@@ -91,7 +91,7 @@ def test_balance(size, passed, failed):
         assert Counter(row["gpt_difficulty"] for row in kept.values()) == {"easy": 2, "hard": 2}
 
 
-def test_a_record_without_tests_is_listed(tmp_path, capsys):
+def test_a_record_without_tests_is_listed(tmp_path):
     path = tmp_path / "data.json"
     path.write_text(json.dumps([record(1), {**record(2), "test": ""}]))
     with pytest.raises(SystemExit, match="1"):
@@ -104,8 +104,7 @@ def test_a_record_without_tests_is_listed(tmp_path, capsys):
     assert not (tmp_path / "data.tested.json.failed.json").exists()  # nothing has failed any more
 
 
-@pytest.fixture
-def published(tmp_path) -> Path:
+def test_a_published_set(tmp_path, monkeypatch):
     """A folder as the hub serves it: two splits, the columns of the published set."""
 
     def row(number: int, passes: bool) -> dict:
@@ -116,16 +115,12 @@ def published(tmp_path) -> Path:
             **made, "solution": "def reference(): ...", "4o_solution": answer, "test_code": test, "style": "instruct",
         }  # fmt: skip
 
-    folder = tmp_path / "KodCode"
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    published = tmp_path / "KodCode"
+    (published / "data").mkdir(parents=True)
     for split, numbers, passes in (("train", range(6), True), ("incorrect", range(6, 12), False)):
         rows = Dataset.from_list([row(number, passes) for number in numbers])
-        (folder / "data").mkdir(parents=True, exist_ok=True)
-        rows.to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
-    return folder
-
-
-def test_a_published_set(published, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+        rows.to_parquet(published / "data" / f"{split}-00000-of-00001.parquet")
     picked = draw(Config(str(published), easy_samples=1, hard_samples=2, train_samples=2))
     numbers = [int(row["question_id"][1:]) for row in picked.values()]
     assert all(number >= 6 for number in numbers[:3])

@@ -178,9 +178,7 @@ def test_scaled_by_hand():
 
 def test_agreement_is_the_correlation_of_two_judgements():
     means, verdicts = tensor([1, 0.5, 0, -0.5]), tensor([1.0, 0.0, 0.5, -0.5])
-    expected = float(torch.corrcoef(torch.stack([means, verdicts]))[0, 1])
-    assert expected == pytest.approx(0.8)
-    assert agreement(means, leave_one_out(verdicts, COUNTS), COUNTS) == pytest.approx(expected)
+    assert agreement(means, leave_one_out(verdicts, COUNTS), COUNTS) == pytest.approx(0.8)  # 1 / √(1.25 · 1.25)
     assert agreement(-means, verdicts, COUNTS) == 0.0  # spans that say the opposite are left out, not turned round
     assert agreement(torch.ones(4), verdicts, COUNTS) == agreement(means, torch.zeros(4), COUNTS) == 0.0
     assert agreement(means, verdicts, tensor([1.0, 1, 0, 0])) == pytest.approx(1.0)  # two points lie on a line
@@ -291,6 +289,4 @@ def test_value_loss_by_hand():
     values, old, returns = tensor([1.0, 1.0, 0.1]), tensor([0.0, 0.0, 0.0]), tensor([2.0, -1.0, 1.0])
     # V_clip = 0.2, 0.2, 0.1: ½·max(1, 3.24), ½·max(4, 1.44), ½·0.81.
     assert value_loss(values, old, returns, 0.2).tolist() == pytest.approx([1.62, 2.0, 0.405])
-    free = [(0.5 * (value - goal) ** 2) for value, goal in zip(values.tolist(), returns.tolist(), strict=True)]
-    assert value_loss(values, old, returns, 0).tolist() == pytest.approx(free)
-    assert free != pytest.approx([1.62, 2.0, 0.405])
+    assert value_loss(values, old, returns, 0).tolist() == pytest.approx([0.5, 2.0, 0.405])  # ½·1, ½·4, ½·0.81

@@ -240,7 +240,7 @@ def test_prices_by_pattern(tmp_path):
         load_price("my-model", table)
 
 
-def test_the_budget_holds_with_many_requests_in_flight(tmp_path):
+def test_the_budget_holds_with_many_requests_in_flight():
     answer = " ".join(["word"] * 100)  # 100 tokens of 0.00001 $: 0.001 $ a reply
     with FaultServer(lambda body: answer, on_request=lambda body: time.sleep(0.02)) as server:
         client = client_of(server, model="gpt-4o", max_cost_usd=0.02, max_tokens=150)

@@ -156,16 +156,14 @@ def test_a_skip_is_a_failure_in_one_process_and_by_the_tests_own_mark(box):
     assert not run_tests(RIGHT, skipping, box).passed
 
 
-OWN_JUDGEMENT = {"the solution compares its own objects", "the solution's own operators are told plain values"}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_does_not_judge_itself(box, name):
     case, numbers = CASES[name], {"A": 1234, "B": 5678, "C": 91011}
     tests = filled(case.tests, numbers)
     run = run_tests(filled(case.right, numbers), tests, box, trace=True)
     assert run.undecided if case.doubtful else run.passed, run.failures
-    assert set(run.weaker) == (OWN_JUDGEMENT if case.doubtful else set())
+    own = {"the solution compares its own objects", "the solution's own operators are told plain values"}
+    assert set(run.weaker) == (own if case.doubtful else set())
     assert run_tests(filled(case.right.replace(*case.wrong[0]), numbers), tests, box).failures
 
 

@@ -56,20 +56,15 @@ def test_a_program_that_writes_to_all_its_descriptors_harms_itself(box, payload,
     assert run.error_type in ("ForgedReport", "Crash")
 
 
-def fuzzed(chance: random.Random) -> str:
-    """A report of a real run, with injuries."""
-    frame = [chance.random() < 0.5, chance.randrange(99), "f"]
-    trace = {"cleared": [[1, 2]], "calls": [{"test_line": 3, "function": "f", "order": [[1, 1]], "returned": None}]}
-    passed = {"test": "test_a", "outcome": "passed", "trace": trace}
-    failed = {"test": "test_b", "outcome": "failed", "error": "E", "message": "m", "name": None, "frames": [frame]}
-    events = [{"started": "test_a"}, passed, {"started": "test_b"}, failed, {"standing": [1, 2]}, {"finished": 1}]
-    return injured_text(chance, "".join(json.dumps(event) + "\n" for event in events))
-
-
 def test_five_hundred_injured_reports():
     chance, seen = random.Random(0), {"forged": 0, "read": 0}
+    trace = {"cleared": [[1, 2]], "calls": [{"test_line": 3, "function": "f", "order": [[1, 1]], "returned": None}]}
+    passed = {"test": "test_a", "outcome": "passed", "trace": trace}
     for _ in range(500):
-        run = run_of(fuzzed(chance))
+        frame = [chance.random() < 0.5, chance.randrange(99), "f"]
+        failed = {"test": "test_b", "outcome": "failed", "error": "E", "message": "m", "name": None, "frames": [frame]}
+        events = [{"started": "test_a"}, passed, {"started": "test_b"}, failed, {"standing": [1, 2]}, {"finished": 1}]
+        run = run_of(injured_text(chance, "".join(json.dumps(event) + "\n" for event in events)))
         seen["forged" if run.forged else "read"] += 1
         assert run.forged or all(test.outcome in ("passed", "failed", "skipped", "unfinished") for test in run.tests)
         assert run.passed is False or run.error_type is None

@@ -14,7 +14,6 @@ from tests.tiny_runs import ScriptedRewards, ready_batch, tiny_config
 from text2grad.losses.kl import sampled_kl
 from text2grad.models import load_model
 
-FAMILIES = ["llama", "mistral", "qwen3", "gemma2", "gpt2"]
 HEAD, ADAPTER = {"lora_target_modules": ["q_proj", "lm_head"]}, {"modules_to_save": ["lm_head"]}
 """The vocabulary head is trained, too: by a new adapter, and by one that goes on."""
 
@@ -48,14 +47,9 @@ def ready_trainer(tmp_path, **settings):
     for rollout, length in zip(rollouts, [3, 12, 5, 7], strict=True):
         rollout.response_ids = rollout.response_ids[:length]
     trainer.learner.value_function.max_grad_norm = 1e9
-    trainer.batch_of_test = ready_batch(trainer, rollouts)
-    return trainer, rows_of(trainer.batch_of_test)
-
-
-def rows_of(batch):
-    """Each rollout with what was computed for its tokens, to be read row by row."""
+    batch = trainer.batch_of_test = ready_batch(trainer, rollouts)
     named = ("id", "prompt_ids", "response_ids", "feedback", "counts")
-    return [
+    return trainer, [  # each rollout with what was computed for its tokens, to be read row by row
         SimpleNamespace(**{name: getattr(each, name) for name in named}, **batch.columns(row))
         for row, each in enumerate(batch.rollouts)
     ]
@@ -187,7 +181,7 @@ def test_first_step_is_along_the_nl_gradient(tmp_path):
 @pytest.mark.parametrize(
     ("family", "start"),
     [
-        *((family, {"lora_r": 4}) for family in FAMILIES),
+        *((family, {"lora_r": 4}) for family in ("llama", "mistral", "qwen3", "gemma2", "gpt2")),
         *(("llama", start) for start in ({"lora_r": 0}, HEAD, ADAPTER)),
     ],
 )

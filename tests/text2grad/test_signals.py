@@ -115,5 +115,5 @@ def test_a_script_of_several_commands_ends_with_the_one_that_was_told(tmp_path):
 
 
 @pytest.mark.parametrize("code", [0, 2, 7])
-def test_the_commands_own_code_is_passed_on(tmp_path, code):
+def test_the_commands_own_code_is_passed_on(code):
     run_command("bash", "-uc", f'. {LAUNCHING}; launch "$@"', "launcher", "bash", "-c", f"exit {code}", code=code)

@@ -130,8 +130,8 @@ def test_labels_are_exact_on_broken_characters_too(ids, data):
 
 
 @settings(max_examples=100)
-@given(st.lists(st.integers(0, 360), min_size=1, max_size=30), st.data())
-def test_wordpiece_spans_are_the_pieces_and_the_spaces_before_them(ids, data):
+@given(st.lists(st.integers(0, 360), min_size=1, max_size=30))
+def test_wordpiece_spans_are_the_pieces_and_the_spaces_before_them(ids):
     tok = tokenizer("wordpiece")
     ids = [i for i in ids if i < len(tok)]
     text, spans = token_spans(ids, tok)

@@ -45,10 +45,8 @@ def make_critic(task: Task, config: ServeConfig) -> Critic:
         raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
     if is_endpoint(config.critic):
         return config.load_critic(task, constrained=config.critic_constrained, **config.client_options())
-    if Path(config.critic).is_dir():
-        options = {"batch_size": config.critic_batch_size, "constrained": config.critic_constrained}
-        return load_critic(config.critic, task, **options)
-    return load_critic(config.critic, task)
+    options = {"batch_size": config.critic_batch_size, "constrained": config.critic_constrained}
+    return load_critic(config.critic, task, **(options if Path(config.critic).is_dir() else {}))
 
 
 def checked_token(host: str) -> str | None:

@@ -336,8 +336,7 @@ def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> 
     from peft import PeftModel
 
     model = PeftModel.from_pretrained(_below(base or base_of(adapter), torch.float32), adapter)
-    merged = model.merge_and_unload().to(torch.bfloat16)
-    merged.save_pretrained(output)
+    model.merge_and_unload().to(torch.bfloat16).save_pretrained(output)
     load_tokenizer(adapter).save_pretrained(output)
 
 
