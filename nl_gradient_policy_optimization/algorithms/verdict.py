@@ -39,8 +39,8 @@ class Verdict(GRPO):
     )
     token_weight: float | None = setting(
         None,
-        "verdict: weight of spans and missing things where they agree with the verdict; 0: leave them out; by default "
-        "1, and in tasks whose responses pass or fail as a whole, such as kodcode, what grpo makes of the verdict",
+        "verdict: weight of spans and missing things where they agree with the verdict; 0: leave them out (default: 1; "
+        "where responses pass or fail as a whole, as in kodcode: the advantages of grpo)",
         at_least=0,
     )
 
