@@ -195,7 +195,7 @@ class CodeTour(Tour):
     def steps(self) -> None:
         say("1/4  The base model writes programs that nobody trains on, and their unit tests run")
         self.evaluate(self.held_out, ["base"])
-        say("2/4  The policy learns from the tests: which line failed, and how many pass")
+        say("2/4  The policy learns from the tests: how many pass; the lines that failed are shown")
         self.train_policy(self.train, self.critic)
         say("3/4  The same programs again, by the policy")
         self.evaluate(self.held_out, ["text2grad"])

@@ -138,7 +138,8 @@ def parse(
         read = "command line" if path is None else f"command line and {_shown_path(path)}"
         raise InputError(f"{read}: {error}; --help lists the settings") from None
     if unread:
-        flag = next((arg for arg in reversed(args[: args.index(unread[0])]) if arg.startswith("--")), "")
+        triples = zip(args, args[1:], args[2:], strict=False)  # what is left over comes after a flag and its value
+        flag = next((name for name, value, arg in triples if arg == unread[0] and not value.startswith("--")), "")
         takes = f"{flag} takes one value" if flag else "settings begin with --"
         raise InputError(f"command line: {unread[0]!r} is left over: {takes}, in quotes if it has spaces")
     for value in values:

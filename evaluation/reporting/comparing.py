@@ -165,7 +165,7 @@ def _as_stored(results: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """A figure as the files state it: one file's with its interval, several files' mean without one."""
     stored = [result["metrics"][name] for result in results if name in result["metrics"]]
     if len(stored) == 1:
-        return {name: stored[0][name] for name in ("value", "low", "high", "n")}
+        return {key: stored[0][key] for key in ("value", "low", "high", "n")}
     values = [item["value"] for item in stored if item["value"] is not None]
     return {"value": sum(values) / len(values) if values else None, "low": None, "high": None, "n": results[0].get("n")}
 

@@ -130,6 +130,9 @@ def test_answers_are_read_from_a_table_and_by_their_own_ids(tmp_path):
     save_json(tmp_path / "a.json", {"q@0": same, "q@1": {**same, "post": "My cat."}})
     with pytest.raises(InputError, match=r"record 'q@1': 'q@1' counts as one more answer .* rename it"):
         load_responses(tmp_path / "a.json", task)
+    (tmp_path / "a.json").write_text('[{"post": "My dog.", "generated_summary": "\\ud800"}]')
+    with pytest.raises(InputError, match=r"record 0: .*surrogate"):
+        load_responses(tmp_path / "a.json", task)
 
 
 def test_an_adapter_answers_unmerged_as_its_merged_model(model, posts, tmp_path):

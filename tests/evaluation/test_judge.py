@@ -63,6 +63,7 @@ def test_a_position_bias_is_found_and_undone(systems, tmp_path):
     first, second = (own + 0.8 > other).mean(), (own > other + 0.8).mean()
     assert metrics["win_rate_shown_first"]["value"] == pytest.approx(first)
     assert metrics["win_rate_shown_second"]["value"] == pytest.approx(second)
+    assert first - truth > 0.1 and truth - second > 0.1  # either order alone misleads
     assert metrics["position_bias"]["value"] == pytest.approx(first - second)
     assert metrics["position_bias"]["low"] > 0.2
     assert metrics["win_rate"]["value"] == pytest.approx((first + second) / 2)

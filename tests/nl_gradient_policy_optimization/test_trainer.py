@@ -246,6 +246,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"algorithm": "verdict", "rollouts_per_device": 1, "micro_batch_size": 1}, "set --rollouts_per_device to 2"),
         ({"kl_target": -1.0}, "--kl_target must be at least 0"),
         ({"learning_rate": float("nan")}, "--learning_rate nan: must be a finite number"),
+        ({"gamma": float("inf")}, "--gamma inf: must be a finite number"),
         ({"algorithm": "steps", "critic_votes": 3, "critic_temperature": 0.7}, "leave --critic_votes out"),
         ({"optimizer": "adafactor", "deepspeed": "zero2.json"}, "leave out --optimizer, or --deepspeed"),
         ({"kl": "k2"}, "--kl 'k2' does not exist; choose one of k1, abs, mse, k3, full"),

@@ -124,6 +124,7 @@ def test_records_are_judged_against_their_variation_and_made_in_all_ways():
         else:  # a fault that is known besides is poor, too
             assert kept.critique == judged.critique
             assert all(any(quote in longer for longer in kept.poor) for quote in judged.poor)
+        assert set(split(record["post"])) & set(split(own))  # a variation keeps sentences of its own post
     assert differ > 30  # a variation changes what is true of a response
     groups = {key.partition("#")[0]: record["post"] for key, record in made.items()}
     assert all(record["post"] == groups[key.partition("#")[0]] for key, record in made.items())

@@ -73,6 +73,7 @@ def test_requests_about_the_assistant_may_be_answered():
 
 
 TRICKS = {
+    "empty": " ",
     "the request": ROME,
     "the request twice": f"{ROME}\n\n{ROME}",
     "one sentence again and again": " ".join([GOOD.split(". ")[0] + "."] * 6),
