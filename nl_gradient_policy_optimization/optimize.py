@@ -165,6 +165,7 @@ def trusted_settings(config: PolicyConfig) -> PolicyConfig:
         scheme="uniform" if config.scheme in ("dense", "continuous") and not scores else config.scheme,
         critic_max_new_tokens=0,
         critic_temperature=0.0,
+        critic_expected_verdict=False,
         run_tests=None,
     )
 
@@ -194,6 +195,7 @@ def make_critic(
     elif Path(config.critic).is_dir():
         options = {"device": str(accelerator.device), "batch_size": config.critic_batch_size}
         options |= {"constrained": config.critic_constrained, "max_new_tokens": config.critic_max_new_tokens}
+        options["expected_verdict"] = config.critic_expected_verdict
         options |= {"temperature": config.critic_temperature} if config.critic_temperature else {}
     with unsharded():  # ZeRO-3 gathers the policy's layers as they are used, and no other model's
         critic = load_critic(config.critic, task, **options)

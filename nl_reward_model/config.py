@@ -29,6 +29,11 @@ class RewardModelConfig(TrainingSettings, SFTConfig):
     )
     critique: bool = setting(True, "false: spans alone, without a critique (the paper's section 4.5)")
     verdict: bool = setting(True, "z ends with what is missing and the verdict, if every record has one")
+    first_word_weight: float = setting(
+        1.0,
+        "weight in training of the first token that tells one z from another: in kodcode Right or Wrong",
+        above=0,
+    )
     max_prompt_tokens: int = setting(900, "tokens that the prompt may have", "--prompt_max_length")
     max_length: int = setting(1400, "tokens that prompt and feedback may have together")
     shorten: Literal["none", "tail", "middle"] = setting("none", "what may be cut from a post or question too long")
@@ -51,6 +56,10 @@ class RewardModelConfig(TrainingSettings, SFTConfig):
             )
         if self.responses_per_row > 1 and self.packing:
             raise InputError("--packing true: rows of --responses_per_row are packed already; leave one of the two out")
+        if self.first_word_weight != 1 and (self.packing or self.loss_type != "nll" or self.label_smoothing_factor):
+            raise InputError(
+                "--first_word_weight: only with the plain loss: no --packing, --loss_type, --label_smoothing_factor"
+            )
         if self.responses_per_row > 1:  # the rows are ready: TRL has nothing to prepare, and no column to drop
             self.dataset_kwargs: dict[str, Any] = {**(self.dataset_kwargs or {}), "skip_prepare_dataset": True}
             self.remove_unused_columns = False

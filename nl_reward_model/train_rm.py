@@ -8,6 +8,7 @@ the last checkpoint, or does nothing where training has finished.
 
 import warnings
 from importlib.metadata import version
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.trainer import RewardTrainer
 from text2grad.configs import parse_for
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
-from text2grad.critics.reward_model.examples import EncodedRecords, encode, load_annotated, target
+from text2grad.critics.reward_model.examples import EncodedRecords, encode, learnt, load_annotated, target
 from text2grad.critics.reward_model.prompt import RewardPrompt
 from text2grad.errors import InputError, command
 from text2grad.grounding import ground
@@ -240,6 +241,7 @@ def _trainer(
             raise
         raise InputError(f"--lora_target_modules: {error}") from None
     monitor.trainer = trainer
+    trainer.first_word = len(commonprefix([learnt(each) for each in encoded.examples]))
     if config.lora_r:  # PEFT would name the folder that the model was loaded from
         trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(base_of(config.model))
         # Saving, it looks for that name on the hub, to see whether the vocabulary grew; here it never does.

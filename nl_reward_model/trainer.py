@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from trl import SFTTrainer
 
 from text2grad.critics.reward_model.examples import NO_LOSS
@@ -21,17 +21,22 @@ class RewardTrainer(SFTTrainer):
     several responses (``rows.py``). Another loss than the plain one, and packing, are left to TRL.
     """
 
+    first_word = 0
+    """Tokens of every z before the first that tells one from another."""
+
     def create_model_card(self, *args, **kwargs) -> None:
         """The folder's README.md is ours (``card.py``)."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        shared = self.args.responses_per_row > 1
+        weight = self.args.first_word_weight if model.training else 1.0
+        ours = self.args.responses_per_row > 1 or weight != 1 or self.args.device.type != "cuda"
         plain = self.args.loss_type == "nll" and self.label_smoother is None and not self.args.packing
-        if return_outputs or not plain or (self.args.device.type == "cuda" and not shared):
+        if return_outputs or not plain or not ours:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        first = first_words(inputs["labels"], self.first_word)[:, 1:]
         labels = inputs["labels"][:, 1:]  # the token that each position predicts
         columns = (labels != NO_LOSS).any(dim=0).nonzero().squeeze(1)
-        labels = labels[:, columns].flatten()
+        labels, weights = labels[:, columns].flatten(), 1 + (weight - 1) * first[:, columns].flatten()
         base = base_model(self.model)
         frozen = is_frozen(base)
         recording: AbstractContextManager[list[Tensor]] = head_inputs(base) if frozen else nullcontext([])
@@ -52,9 +57,10 @@ class RewardTrainer(SFTTrainer):
         if frozen:
             head = vocabulary_head(base, exact=False)
             chunks = states[0].flatten(0, 1), labels, lambda part, wanted: losses_of(head(part), wanted)
-            loss = WithGradient.apply(*chunks, chunk_length(base.config)).sum()
+            losses = WithGradient.apply(*chunks, chunk_length(base.config))
         else:
-            loss = losses_of(outputs.logits.flatten(0, 1), labels).sum()
+            losses = losses_of(outputs.logits.flatten(0, 1), labels)
+        loss = (losses * weights).sum()
         counts = self.accelerator.gather(torch.stack([right.sum(), known])[None]).sum(dim=0).tolist()
         mode = "train" if model.training else "eval"
         self._metrics[mode]["mean_token_accuracy"].append(counts[0] / max(1, counts[1]))
@@ -63,3 +69,10 @@ class RewardTrainer(SFTTrainer):
         # num_items_in_batch counts the labels of all ranks, whose gradients are averaged afterwards.
         scale = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         return loss * scale / num_items_in_batch
+
+
+def first_words(labels: Tensor, skipped: int) -> Tensor:
+    """The token of each z, ``[B, L]`` with ``NO_LOSS`` around each, that follows its first ``skipped``."""
+    known = labels != NO_LOSS
+    begins = known & ~pad(known, (1, 0))[:, :-1]
+    return pad(begins, (skipped, 0))[:, : labels.shape[1]]

@@ -230,6 +230,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"audit_flip_limit": 0.1}, "--audit_flip_limit does nothing without --audit_critic"),
         ({"audit_gap_limit": 0.1}, "--audit_gap_limit does nothing without --audit_critic"),
         ({"audit_critic": "programmatic", "audit_prompt": "p.txt"}, "without an endpoint as --audit_critic"),
+        ({"critic_expected_verdict": True}, "--critic_expected_verdict does nothing without a reward model's folder"),
         ({"critic_prompt": "p.txt"}, "--critic_prompt does nothing without an endpoint as --critic"),
         ({"critic_variant": "cot"}, "leave --critic_variant out"),
         ({"vllm_url": ["http://h:1"]}, "--vllm_url does nothing without --generation vllm_server"),

@@ -222,19 +222,25 @@ def first_losses(tmp_path, name: str, **changes) -> list[float]:
     return losses(tmp_path / name)
 
 
-def test_the_loss_in_training_is_the_mean_over_feedback_alone_in_shared_rows_too(tmp_path, capsys):
-    """By plain transformers, example by example: no token of a prompt counts."""
-    alone = first_losses(tmp_path, "alone", per_device_train_batch_size=3)
+@pytest.mark.parametrize("weight", [1.0, 7.5])
+def test_the_loss_in_training_is_the_mean_over_feedback_alone_in_shared_rows_too(tmp_path, capsys, weight):
+    """By plain transformers, example by example: no token of a prompt counts, and one of each z as said."""
+    alone = first_losses(tmp_path, "alone", per_device_train_batch_size=3, first_word_weight=weight)
     assert "on other annotated records" in (said := capsys.readouterr().out) and "--split" not in said
     model = load_model(str(tmp_path / "model"), "float32")
     file, tok = load_prompt(tmp_path / "prompt.txt"), load_tokenizer(str(tmp_path / "model"))
-    prompt, total, count = RewardPrompt(file, SLF5K, tok, 500, "tail"), torch.zeros(()), 0
-    for each in encode(load_annotated(tmp_path / "annotated.json", SLF5K), SLF5K, prompt, 900).examples:
+    prompt, total, count = RewardPrompt(file, SLF5K, tok, 500, "tail"), 0.0, 0
+    examples = encode(load_annotated(tmp_path / "annotated.json", SLF5K), SLF5K, prompt, 900).examples
+    first = next(at for at, tokens in enumerate(zip(*map(learnt, examples), strict=False)) if len(set(tokens)) > 1)
+    for each in examples:
         z = learnt(each)
-        total -= reference_logprobs(model, each["input_ids"][: -len(z)], z).sum()
+        logprobs = reference_logprobs(model, each["input_ids"][: -len(z)], z)
+        total -= float(logprobs.sum() + (weight - 1) * logprobs[first])
         count += len(z)
-    assert alone[0] == pytest.approx(float(total / count), rel=1e-4)
-    shared = first_losses(tmp_path, "shared", per_device_train_batch_size=1, responses_per_row=3)
+    assert alone[0] == pytest.approx(total / count, rel=1e-4)
+    shared = first_losses(
+        tmp_path, "shared", per_device_train_batch_size=1, responses_per_row=3, first_word_weight=weight
+    )
     assert len(alone) == 2 and shared == pytest.approx(alone, rel=1e-4)
 
 

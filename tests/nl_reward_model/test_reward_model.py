@@ -331,6 +331,7 @@ def test_the_default_settings_are_the_papers(task_name, prompt_length, length, t
     [
         ({"max_prompt_tokens": 900, "max_length": 900}, "must lie between"),
         ({"packing": True, "responses_per_row": 3}, "packed already"),
+        ({"packing": True, "first_word_weight": 2.0}, "only with the plain loss"),
         ({**BEST, "eval_steps": 0.05, "save_steps": 0.1}, "give both the same"),
         ({"fp16": True}, "--fp16 True: --dtype names"),
         ({"resume_from_checkpoint": "checkpoint-1"}, "from the newest checkpoint in --output_dir by itself"),

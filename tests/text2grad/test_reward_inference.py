@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.grounding import ground
 from text2grad.journal.checksums import save_checksums
+from text2grad.models import load_model
 from text2grad.models.decoder import Together
 from text2grad.records import load_records
 from text2grad.tasks import get_task
@@ -189,6 +191,38 @@ def test_a_model_that_knows_its_records_judges_them_as_annotated(critic):
     assert ask(critic, records[::-1]) == [SLF5K.feedback(record) for record in records[::-1]]
     text = critic.write([SLF5K.prompt(records[0])], [SLF5K.response(records[0])])[0]
     assert text == SLF5K.render_feedback(SLF5K.feedback(records[0]))
+
+
+@pytest.mark.parametrize("lookahead", [0, 8])
+def test_the_expected_verdict_is_the_mean_over_how_feedback_may_begin(lookahead):
+    """By plain transformers: z's of this model differ first by the digit behind ``Post``."""
+    folder, records = memorised()
+    description, text = RewardModelDescription.load(folder)
+    description.examples.pop()  # else both digits are worth the same
+    options = {"expected_verdict": True, "lookahead": lookahead, "batch_size": 3, "dtype": "float32"}
+    judge = load_critic(str(folder), SLF5K, described=(description, text), **options)
+    posts = [record["post"] for record in records.values()] + ["My dog ate it."]
+    summaries = [record["generated_summary"] for record in records.values()] + ["He was hungry."]
+    known = [SLF5K.parse_feedback(z) for z in description.examples]
+    worth = [
+        fmean(SLF5K.verdict(each).value for each in known if each.critique.startswith(f"Post {digit}"))
+        for digit in "01"
+    ]
+    assert worth[0] != worth[1]
+    lm, tok = load_model(str(folder), "float32"), tokenizer("byte")
+    begun, digits = (tok(part, add_special_tokens=False)["input_ids"] for part in ('{"textual_feedback": "Post ', "01"))
+    given = judge(posts, summaries)
+    for post, summary, feedback in zip(posts, summaries, given, strict=True):
+        ids = [*judge.prompt.ids(judge.fields(post, summary)), *begun]
+        with torch.no_grad():
+            sure = lm(torch.tensor([ids])).logits[0, -1].softmax(-1)[digits]
+        expected = float(sure @ torch.tensor(worth) / sure.sum())
+        assert isinstance(feedback, FeedbackError) or feedback.score == pytest.approx(expected, abs=1e-3)
+    assert len({feedback.score for feedback in given[:6]}) > 1
+    for examples, count in ((description.examples[:1], 1), ([REPLY.replace("Fine", each) for each in "vwxyz"], 5)):
+        with pytest.raises(InputError, match=f"begins in {count} ways, which say no verdict"):
+            described = replace(description, examples=examples), text
+            load_critic(str(folder), SLF5K, described=described, **options)
 
 
 def test_failures_stay_in_their_place(critic, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from os.path import commonprefix
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 PROMPT_FILE = "reward_prompt.txt"
 DESCRIPTION_FILE = "reward_model.json"
+_MOST_BEGINNINGS = 4  # that may stand for verdicts
 
 
 @dataclass
@@ -101,6 +104,8 @@ class RewardModelCritic:
         lookahead: tokens guessed per forward pass (see ``text2grad.critics.reward_model.decoding``); 0 turns it off.
         examples: feedback on other responses, which guesses begin with.
         device: where the model computes, where that is not where its weights are.
+        expected_verdict: not the verdict that it writes, but the mean over the tokens by which ``examples`` begin to
+            differ, each worth the mean verdict of those that go on with it.
         temperature: of its second and further opinions (``text2grad.critics.asking``); the first is greedy.
     """
 
@@ -120,6 +125,7 @@ class RewardModelCritic:
         examples: Sequence[str] = (),
         device: torch.device | str | None = None,
         temperature: float = 0.0,
+        expected_verdict: bool = False,
     ):
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
 
@@ -128,7 +134,9 @@ class RewardModelCritic:
         self.temperature, self.batch_size = temperature, batch_size
         self.max_length, self.max_new_tokens = max_length, max_new_tokens
         typical = _typical(prompt, examples)
-        self.decoder = FeedbackDecoder(model, prompt.tokenizer, prompt.prefix, typical, lookahead, device)
+        after, self._worth = _beginnings(prompt, examples, name) if expected_verdict else ([], {})
+        watched = after, list(self._worth)
+        self.decoder = FeedbackDecoder(model, prompt.tokenizer, prompt.prefix, typical, lookahead, device, watched)
         self._matcher: Callable[[str], QuoteMatcher | None] = lambda response: None
         if constrained == "quotes":
             from text2grad.critics.reward_model.quotes import QuoteConstraint
@@ -187,7 +195,15 @@ class RewardModelCritic:
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None, number: int = 0
     ) -> list[Feedback | FeedbackError]:
         """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
-        return [self.parse(text) for text in self.write(prompts, responses, records, number=number)]
+        given = [self.parse(text) for text in self.write(prompts, responses, records, number=number)]
+        return [self._expected(*each) for each in zip(given, self._sure, strict=True)] if self._worth else given
+
+    def _expected(self, feedback: Feedback | FeedbackError, sure: list[float]) -> Feedback | FeedbackError:
+        """With the expected verdict, unless the model begins in a way of its own."""
+        if isinstance(feedback, FeedbackError) or sum(sure) < 0.5:
+            return feedback
+        worth = sum(p * value for p, value in zip(sure, self._worth.values(), strict=True)) / sum(sure)
+        return replace(feedback, score=round(worth, 4))
 
     def _draws(self, number: int, ids: list[int]) -> OwnRandomness:
         """The randomness of an opinion on one prompt and response."""
@@ -219,6 +235,7 @@ class RewardModelCritic:
             number: of the opinion; 0 is greedy.
         """
         results: list[str | FeedbackError] = [FeedbackError("no feedback yet")] * len(responses)
+        self._sure: list[list[float]] = [[] for _ in responses]
         rows, encoded = [], []
         for row, (x, y) in enumerate(zip(prompts, responses, strict=True)):
             try:
@@ -232,8 +249,8 @@ class RewardModelCritic:
         draws = [self._draws(number, ids) for ids in encoded] if number else None
         sources = [(prompts[row], responses[row]) for row in rows]
         written = self.decoder(encoded, limits, self.batch_size, matchers, draws, sources)
-        for row, ids in zip(rows, written, strict=True):
-            results[row] = decoded(self.prompt.tokenizer, ids)
+        for row, ids, sure in zip(rows, written, self.decoder.sure, strict=True):
+            results[row], self._sure[row] = decoded(self.prompt.tokenizer, ids), sure
         return results
 
 
@@ -242,3 +259,23 @@ def _typical(prompt: RewardPrompt, examples: Sequence[str]) -> list[tuple[list[i
     bare = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
     read = [(completion_ids(prompt.tokenizer, z), prompt.task.parse_feedback(z)) for z in (bare, *examples)]
     return [(ids, " ".join(each.good), " ".join(each.good + each.poor)) for ids, each in read]
+
+
+def _beginnings(prompt: RewardPrompt, examples: Sequence[str], name: str) -> tuple[list[int], dict[int, float]]:
+    """The ids that all examples begin with, and the mean verdict of those that go on with each token.
+
+    Raises:
+        InputError: they begin in one way, or in too many for these to be verdicts.
+    """
+    ids = [completion_ids(prompt.tokenizer, z) for z in examples]
+    after = list(commonprefix(ids))
+    verdicts: dict[int, list[float]] = {}
+    for own, z in zip(ids, examples, strict=True):
+        value = prompt.task.verdict(prompt.task.parse_feedback(z)).value
+        verdicts.setdefault([*own, -1][len(after)], []).append(value)
+    if not 2 <= len(verdicts) <= _MOST_BEGINNINGS:
+        raise InputError(
+            f"{name}: the feedback it learnt begins in {len(verdicts)} ways, which say no verdict; leave "
+            "--critic_expected_verdict out"
+        )
+    return after, {token: fmean(values) for token, values in verdicts.items()}

@@ -165,8 +165,17 @@ class Drafter:
 class _Row:
     """One response's feedback in the making."""
 
-    def __init__(self, limit: int, guesser: Drafter | None, matcher: QuoteMatcher | None, draws: OwnRandomness | None):
+    def __init__(
+        self,
+        limit: int,
+        guesser: Drafter | None,
+        matcher: QuoteMatcher | None,
+        draws: OwnRandomness | None,
+        watched: tuple[Sequence[int], Sequence[int]],
+    ):
         self.limit, self.guesser, self.matcher, self.draws = limit, guesser, matcher, draws
+        self.watched = watched
+        self.sure: list[float] = []  # the probabilities of the watched tokens
         self.written: list[int] = []
         self.guess: list[int] = []
         self.text = ""
@@ -201,7 +210,10 @@ class _Row:
             logits: of what follows the last token, and each guess.
             choices: what was drawn there, or is likeliest.
         """
+        after, tokens = self.watched
         for place, guess in enumerate([*self.guess, None]):
+            if tokens and len(self.written) + place == len(after) and [*self.written, *self.guess[:place]] == after:
+                self.sure = logits[place].float().softmax(-1)[tokens].tolist()
             token = choices[place]
             if token != guess:
                 token = self._allowed(token, place, logits)
@@ -238,6 +250,7 @@ class FeedbackDecoder:
         prefix: ids that prompts begin with.
         examples: typical feedback that guesses begin with: its token ids, and prompt and response (or parts of them).
         lookahead: tokens guessed and checked per forward pass; 0 for one token a pass.
+        watched: ids that feedback may begin with, and tokens whose probabilities after those are kept in ``sure``.
         device: where the model computes, where that is not where its weights are (ZeRO-3 with offload).
     """
 
@@ -249,7 +262,10 @@ class FeedbackDecoder:
         examples: Sequence[tuple[Sequence[int], str, str]] = (),
         lookahead: int = 8,
         device: torch.device | str | None = None,
+        watched: tuple[list[int], list[int]] = ([], []),
     ):
+        self.watched = watched
+        self.sure: list[list[float]] = []
         self.tokenizer, self.prefix, self.device = tokenizer, list(prefix), device or model.device
         self._pad = tokenizer.pad_token_id or 0
         packed = torch.device(self.device).type == base_model(model).device.type and can_decode(base_model(model))
@@ -288,6 +304,7 @@ class FeedbackDecoder:
         """
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         written: list[list[int]] = [[] for _ in prompts]
+        self.sure = [[] for _ in prompts]
         habits = Habits(self._typical)
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
@@ -300,10 +317,10 @@ class FeedbackDecoder:
                 own, source = Habits(habits) if draws else habits, sources[index] if sources else ("", "")
                 guesser = self._drafter(own, *source) if self.lookahead else None
                 matcher, drawn = matchers[index] if matchers else None, draws[index] if draws else None
-                rows.append(_Row(limits[index], guesser, matcher, drawn))
+                rows.append(_Row(limits[index], guesser, matcher, drawn, self.watched))
             self._decode(batch, shared, rows)
             for index, row in zip(chosen, rows, strict=True):
-                written[index] = row.written
+                written[index], self.sure[index] = row.written, row.sure
         return written
 
     def _decode(self, prompts: list[list[int]], shared: int, rows: list[_Row]) -> None:
