@@ -181,7 +181,7 @@ def _describe(
         max_length=config.max_length,
         shorten=config.shorten,
         max_new_tokens=min(longest + longest // 4 + 16, config.max_length),
-        examples=[target(records[record_id], task) for record_id in spread(encoded.ids, _EXAMPLES)],
+        examples=spread(sorted(target(records[record_id], task) for record_id in encoded.ids), _EXAMPLES),
         settings=config.decisions(),
         data={
             "path": config.data_path,
