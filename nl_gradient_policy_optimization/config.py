@@ -128,6 +128,11 @@ class CriticSettings(CriticChoice):
     critic_votes: int = setting(
         1, "for a reward model's folder or an endpoint: opinions on each response, whose mean is δ", at_least=1
     )
+    critic_expected_verdict: bool = setting(
+        False,
+        "for a reward model's folder whose feedback begins with a verdict, as in kodcode with Right or Wrong: the "
+        "verdict is the mean over both, so it says how sure the model is",
+    )
     max_critic_failures: float = setting(
         0.5, "stop when more than this share of a step's critiques failed", at_least=0, at_most=1
     )

@@ -41,12 +41,6 @@ class CriticChoice(PromptedCritic):
         "for a reward model, in a folder or in vLLM: what its replies must be; quotes: JSON that quotes the response",
     )
 
-    critic_expected_verdict: bool = setting(
-        False,
-        "for a reward model's folder whose feedback begins with a verdict, as in kodcode with Right or Wrong: the "
-        "verdict is the mean over both, so it says how sure the model is",
-    )
-
     def client_options(self) -> dict[str, Any]:
         """For :class:`~text2grad.endpoints.client.ChatClient`."""
         names = ("concurrency", "timeout", "retries", "max_cost_usd")

@@ -45,8 +45,7 @@ def make_critic(task: Task, config: ServeConfig) -> Critic:
         raise InputError(f"--critic {config.critic}: is served already; name that address to its users")
     if is_endpoint(config.critic):
         return config.load_critic(task, constrained=config.critic_constrained, **config.client_options())
-    names = ("batch_size", "constrained", "expected_verdict")
-    options = {name: getattr(config, f"critic_{name}") for name in names}
+    options = {"batch_size": config.critic_batch_size, "constrained": config.critic_constrained}
     return load_critic(config.critic, task, **(options if Path(config.critic).is_dir() else {}))
 
 
