@@ -18,7 +18,8 @@ class RewardTrainer(SFTTrainer):
     Without Triton it projects every position onto the vocabulary, prompt included, which takes longer than all layers
     of a small model together. Here the language-model head sees the columns in which some row of the batch has a
     label, and a frozen one a chunk of them at a time; the loss is the same. So does it on any device where rows hold
-    several responses (``rows.py``). Another loss than the plain one, and packing, are left to TRL.
+    several responses (``rows.py``) or first words weigh more. Another loss than the plain one, and packing, are left
+    to TRL.
     """
 
     first_word = 0
