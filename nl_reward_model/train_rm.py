@@ -241,7 +241,8 @@ def _trainer(
             raise
         raise InputError(f"--lora_target_modules: {error}") from None
     monitor.trainer = trainer
-    trainer.first_word = len(commonprefix([learnt(each) for each in encoded.examples]))
+    if config.first_word_weight != 1:
+        trainer.first_word = len(commonprefix([learnt(each) for each in encoded.examples]))
     if config.lora_r:  # PEFT would name the folder that the model was loaded from
         trainer.model.peft_config["default"].base_model_name_or_path = portable_base_name(base_of(config.model))
         # Saving, it looks for that name on the hub, to see whether the vocabulary grew; here it never does.
