@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate, groupby
 from os.path import commonprefix
 from typing import TYPE_CHECKING
@@ -100,17 +99,15 @@ def _pieces_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str], str],
     return None
 
 
-@lru_cache(1)
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others for characters from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)}
+"""GPT-2's table: printable Latin-1 bytes stand for themselves, the others for characters from U+0100 on."""
 
 
 def _byte_level_bytes(token: str) -> bytes:
-    table = _byte_of_char()
-    return bytes(table[char] for char in token) if all(char in table for char in token) else token.encode("utf-8")
+    known = all(char in _BYTE_OF_CHAR for char in token)
+    return bytes(_BYTE_OF_CHAR[char] for char in token) if known else token.encode("utf-8")
 
 
 def _byte_level(tokens: list[str], text: str) -> list[Interval] | None:
