@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
@@ -275,11 +276,11 @@ class FeedbackDecoder:
         )
         self.lookahead = lookahead if self._reader.takes_back else 0
         self.end_ids = end_token_ids(model, tokenizer)
-        self._pieces: dict[int, str] = {}
+        self._piece: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
         self._spellings: dict[str, tuple[int, ...]] = {}
         self._typical = Habits()
         for ids, x, y in examples if self.lookahead else ():
-            self._drafter(self._typical, x, y).learn(ids)
+            Drafter(self._typical, x, y, self._spell, self._piece).learn(ids)
         self.passes = 0
         """Rows times forward passes: the fewer for the tokens written, the more the lookahead gains."""
 
@@ -315,7 +316,7 @@ class FeedbackDecoder:
             for index in chosen:
                 # guesses decide how many draws a pass takes: those of a drawn row learn from that row alone
                 own, source = Habits(habits) if draws else habits, sources[index] if sources else ("", "")
-                guesser = self._drafter(own, *source) if self.lookahead else None
+                guesser = Drafter(own, *source, self._spell, self._piece) if self.lookahead else None
                 matcher, drawn = matchers[index] if matchers else None, draws[index] if draws else None
                 rows.append(_Row(limits[index], guesser, matcher, drawn, self.watched))
             self._decode(batch, shared, rows)
@@ -364,14 +365,6 @@ class FeedbackDecoder:
                 row.written += row.matcher.closing() if row.matcher else []
                 return True
         return False
-
-    def _piece(self, token: int) -> str:
-        if token not in self._pieces:
-            self._pieces[token] = self.tokenizer.decode([token])
-        return self._pieces[token]
-
-    def _drafter(self, habits: Habits, x: str, y: str) -> Drafter:
-        return Drafter(habits, x, y, self._spell, self._piece)
 
     def _spell(self, words: Sequence[str]) -> list[tuple[int, ...]]:
         """The ids of words as they are behind other text; some tokenizers write a first word otherwise."""
