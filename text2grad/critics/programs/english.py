@@ -108,11 +108,12 @@ drink drank drunk, freeze froze frozen, draw drew drawn, blow blew blown, hang h
 stuck, spill spilt, burn burnt, learn learnt, sing sang sung, ring rang rung, feed fed, shoot shot, dig dug,
 swear swore sworn, tear tore torn, fly flew flown, lie lay lain lying, light lit, seek sought
 """
-_IRREGULAR = {form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(",")) for form in forms}
+IRREGULAR = {form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(",")) for form in forms}
+"""The irregular forms of verbs and nouns, each with its base."""
 
-_VERBS = _IRREGULAR.keys() - listed("children people men women wives teeth feet mice lives left")
-_VERBS |= set(_IRREGULAR.values()) - listed("child person man woman wife tooth foot mouse life light")
-_VERBS |= listed(
+VERBS = IRREGULAR.keys() - listed("children people men women wives teeth feet mice lives left")
+VERBS |= set(IRREGULAR.values()) - listed("child person man woman wife tooth foot mouse life light")
+VERBS |= listed(
     "want need ask know wonder consider decide think feel try find look see hear seem put use like let start stop "
     "begin end continue happen stay turn move show talk call wait change work deal handle cause lead allow plan hope "
     "expect believe realize understand explain remember agree refuse avoid receive send suggest offer say"
@@ -206,7 +207,7 @@ def concept(text: str) -> str:
         return _NUMBERS[plain]
     if any(char.isdigit() for char in plain):
         return plain.replace(",", "")
-    plain = _IRREGULAR.get(plain, plain)
+    plain = IRREGULAR.get(plain, plain)
     return _stemmer().stem(plain)
 
 
@@ -256,16 +257,11 @@ def has_verb(sentence: list[Word]) -> bool:
     """Whether some word looks like a verb, or a pronoun is its subject. Errs on the side of yes."""
     for word, following in zip(sentence, [*sentence[1:], None], strict=True):
         key = word.key
-        if key in _AUXILIARIES or key in _SUBJECT_FORMS or key in _VERBS or key.endswith(("ed", "ing")):
+        if key in _AUXILIARIES or key in _SUBJECT_FORMS or key in VERBS or key.endswith(("ed", "ing")):
             return True
-        if key.endswith("s") and (key[:-1] in _VERBS or (following is not None and following.key in _AFTER_VERB)):
+        if key.endswith("s") and (key[:-1] in VERBS or (following is not None and following.key in _AFTER_VERB)):
             return True
     return False
-
-
-def is_verb(key: str, past: bool = False) -> bool:
-    """Whether a word is among the listed verbs; with ``past``, as one of their irregular forms."""
-    return key in _VERBS and (not past or key in _IRREGULAR)
 
 
 def sentence_ends(text: str, found: list[Word]) -> Iterator[tuple[int, re.Match]]:

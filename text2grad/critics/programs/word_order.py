@@ -17,7 +17,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from text2grad.critics.programs.english import GROUP_OF, Word, is_verb, words
+from text2grad.critics.programs.english import GROUP_OF, IRREGULAR, VERBS, Word, words
 
 UNLIKELY = 6.0
 PRIOR = 40.0
@@ -40,8 +40,8 @@ def kind(word: Word) -> str:
         return "my"
     if key.endswith("ing") and len(key) > 5:
         return "-ing"
-    if is_verb(key):
-        return "-ed" if is_verb(key, past=True) else "go"
+    if key in VERBS:
+        return "-ed" if key in IRREGULAR else "go"
     if key.endswith("ed") and len(key) > 4:
         return "-ed"
     if key.endswith("ly") and len(key) > 4:
