@@ -117,7 +117,8 @@ def _forgiven(core: str, text: str) -> list[Interval]:
     Places may overlap; a single letter keeps its case.
     """
     middle, length = core[1:-1], len(core)
-    first, last = (_either_case(char, length > 1) for char in (core[0], core[-1]))
+    flags = re.IGNORECASE if length > 1 else 0
+    first, last = (re.compile(re.escape(char), flags) for char in (core[0], core[-1]))
     if middle:
         starts = (start - 1 for start, _ in _occurrences(middle, text) if start)
     else:
@@ -134,11 +135,6 @@ def _forgiven(core: str, text: str) -> list[Interval]:
         ):
             found.append((start, end))
     return found
-
-
-@functools.lru_cache(maxsize=1024)
-def _either_case(char: str, forgiving: bool) -> re.Pattern[str]:
-    return re.compile(re.escape(char), re.IGNORECASE if forgiving else 0)
 
 
 def _is_word(char: str) -> bool:
