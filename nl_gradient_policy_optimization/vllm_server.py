@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.weights import gathered, save_model, trainable
-from text2grad.endpoints.http import send
+from text2grad.endpoints.http import send, within
 from text2grad.errors import InputError
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.safety.redaction import redacted
@@ -125,14 +125,9 @@ class VLLMServer:
                 return answer
 
     def _send(self, path: str, body: dict[str, Any] | None = None) -> bytes:
+        token, longest = os.environ.get("VLLM_API_KEY"), _DEADLINE * self.timeout
         try:
-            return send(
-                self.url + path,
-                body,
-                token=os.environ.get("VLLM_API_KEY"),
-                timeout=self.timeout,
-                longest=_DEADLINE * self.timeout,
-            )
+            return within(longest, lambda: send(self.url + path, body, token=token, timeout=self.timeout))
         except HTTPError as error:
             said = " ".join(error.read().decode(errors="replace").split())[:500]
             problem = redacted(f"HTTP {error.code}: {said}")

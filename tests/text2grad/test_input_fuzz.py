@@ -18,7 +18,7 @@ from tests.injuries import injured, read_or_refused
 from text2grad.critics import served
 from text2grad.critics.served import ServedCritic
 from text2grad.endpoints.client import ChatClient, ChatError
-from text2grad.endpoints.http import send
+from text2grad.endpoints.http import send, within
 from text2grad.endpoints.pacing import retry_after
 from text2grad.errors import InputError, StopRunError
 from text2grad.feedback import Feedback, FeedbackError
@@ -113,7 +113,7 @@ def test_headers_and_bodies_that_drip_have_an_end():
         FaultServer(lambda _: "", raw=lambda _: (200, {}, drip())) as server,
         pytest.raises(TimeoutError, match="within 1 seconds"),
     ):
-        send(f"{server.url}/chat/completions", {"messages": []}, timeout=1, longest=1)
+        within(1, lambda: send(f"{server.url}/chat/completions", {"messages": []}, timeout=1))
     with bare_server(drip_headers) as url, pytest.raises(ChatError, match="within 3 seconds"):
         client_of(f"{url}/v1", timeout=1).complete(HELLO)
     assert time.monotonic() - begun < 25

@@ -18,16 +18,13 @@ _MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
 T = TypeVar("T")
 
 
-def send(
-    url: str, body: Any = None, *, token: str | None = None, timeout: float, longest: float | None = None
-) -> bytes:
+def send(url: str, body: Any = None, *, token: str | None = None, timeout: float) -> bytes:
     """What the server answers. A redirect is an error: what is sent stays with the host named.
 
     Args:
         body: sent by POST; None asks by GET.
         token: sent as a bearer token.
-        timeout: seconds without a sign of the server.
-        longest: seconds that the request may take in all, however busily the server drips; None for no limit.
+        timeout: seconds without a sign of the server; :func:`within` ends a request however busily the server drips.
 
     Raises:
         HTTPError, URLError, OSError, HTTPException: as ``urllib`` raises them, or the answer has no end.
@@ -38,10 +35,6 @@ def send(
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     request = urllib.request.Request(url, data, headers)
-    return _sent(request, timeout) if longest is None else within(longest, lambda: _sent(request, timeout))
-
-
-def _sent(request: urllib.request.Request, timeout: float) -> bytes:
     try:
         with _OPENER.open(request, timeout=timeout) as response:
             try:
