@@ -220,18 +220,14 @@ class NLGradientTrainer:
         metrics |= {f"seconds/{phase}": spent for phase, spent in self.costs.seconds.items()}
         metrics["rollouts"] = self.rollout_count
         self.kl.update(metrics[f"kl/{self.config.kl}"], responses)
-        self.log(metrics, batch.log_rows(step), show=rescored)
-        return metrics
-
-    def log(self, metrics: dict[str, float], rows: list[dict[str, Any]], show: bool) -> None:
-        rows = gather_object(rows)
-        tracked = {name: value for name, value in metrics.items() if name != "step"}
-        self.accelerator.log(tracked, step=int(metrics["step"]))
+        rows = gather_object(batch.log_rows(step))
+        self.accelerator.log({name: value for name, value in metrics.items() if name != "step"}, step=step)
         if self.accelerator.is_main_process:
             self.rollout_log.append(rows)
             self.metrics_log.append([{name: rounded(value) for name, value in metrics.items()}])
-            if show:
+            if rescored:
                 tqdm.write(shown(rows[0]))
+        return metrics
 
     # Checkpoints
 
