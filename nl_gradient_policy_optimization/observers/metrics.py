@@ -43,18 +43,14 @@ def measure(batch: Batch, kl: str, reduce: Reduce) -> dict[str, float]:
         "entropy": (batch.entropy.double().sum(), length),
         "length/mean": (length, size),
         "length/finished": (sum(rollout.finished for rollout in batch.rollouts), size),
+        "spans/matched": (sum(each.matched for each in feedback), 0),
+        "spans/unmatched": (sum(each.unmatched for each in feedback), 0),
+        "spans/conflicts": (sum(each.conflicts for each in feedback), 0),
+        "critic/failures": (size - counts, 0),
     }
-    sums: dict[str, Any] = {
-        "spans/matched": sum(each.matched for each in feedback),
-        "spans/unmatched": sum(each.unmatched for each in feedback),
-        "spans/conflicts": sum(each.conflicts for each in feedback),
-        "critic/failures": size - counts,
-    }
-    totals = reduce(torch.tensor([float(value) for value in sums.values()], dtype=torch.float64)).tolist()
     values, returns, mask = batch.values.double(), batch.returns.double(), batch.mask.double()
     return {
         **_reduced(shares, reduce),
-        **dict(zip(sums, totals, strict=True)),
         "value/explained_variance": explained_variance(values, returns, mask, reduce),
         **({"sampler/difference": sampler_difference(batch, reduce)} if batch.has("sampler_logprobs") else {}),
     }
@@ -78,7 +74,7 @@ def measure_effect(batch: Batch, reduce: Reduce) -> dict[str, float]:
 
 
 def _reduced(shares: Mapping[str, tuple[Any, Any]], reduce: Reduce) -> dict[str, float]:
-    """Each part over all ranks, by its whole over all ranks."""
+    """Each part over all ranks, by its whole over all ranks; where that is 0, the part itself."""
     pairs = torch.tensor([[float(part), float(whole)] for part, whole in shares.values()], dtype=torch.float64)
     return {name: part / max(whole, 1) for name, (part, whole) in zip(shares, reduce(pairs).tolist(), strict=True)}
 
