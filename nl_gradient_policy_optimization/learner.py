@@ -51,7 +51,8 @@ class Learner:
         self.model, self.optimizer = accelerator.prepare(policy, weights.make_optimizer(policy, config))
         self.value_function: ValueFunction | None = None
         if algorithm.uses_values:
-            self.value_function = ValueFunction(policy.hidden_size, config, accelerator.device, policy.precision)
+            width = policy.config.get_text_config().hidden_size
+            self.value_function = ValueFunction(width, config, accelerator.device, policy.precision)
 
     def keeps_graph(self, batch: Batch) -> bool:
         """Whether the first update begins with the pass that scores these rollouts: one micro-batch holds them all."""

@@ -79,10 +79,6 @@ class PolicyScorer(nn.Module):
         return self.base.config
 
     @property
-    def hidden_size(self) -> int:
-        return self.config.get_text_config().hidden_size
-
-    @property
     def precision(self) -> torch.dtype:
         """Of everything computed per token: float32, or float64 for a float64 model."""
         return torch.float64 if self.base.dtype == torch.float64 else torch.float32
