@@ -306,14 +306,12 @@ def encode_teacher_prompt(
     The critique loses what it quotes of the poor spans: a model that has just read its own wrong words repeats them.
     Where the file shows it the whole response, the critique stays unchanged.
     """
-    messages = task.messages(rollout.prompt)
+    *before, request = task.messages(rollout.prompt)
     critique = rollout.received.critique
     if "response" not in prompt.names:
         critique = without_quotes(critique, rollout.received.poor)
-    fields = {"prompt": messages[-1]["content"], "critique": critique, "response": rollout.response}
-    text = prompt.fill(fields)
-    chat = [*messages[:-1], {**messages[-1], "content": text}]
-    return chat_ids(chat, tokenizer)
+    fields = {"prompt": request["content"], "critique": critique, "response": rollout.response}
+    return chat_ids([*before, {**request, "content": prompt.fill(fields)}], tokenizer)
 
 
 def gaps(batch: Batch) -> Tensor:
