@@ -75,7 +75,12 @@ class Checkpoints:
         Raises:
             InputError: the disk has no room for it; nothing was written.
         """
-        self._make_room(step, size)
+        free = shutil.disk_usage(self.run).free
+        if free < 1.1 * size:
+            raise InputError(
+                f"{self.run}: no space for checkpoint-{step}: it needs about {size / 1e6:.0f} MB and the disk has "
+                f"{free / 1e6:.0f} MB left; free some, or lower --save_total_limit, and run the same command again"
+            )
         final = self.run / f"checkpoint-{step}"
         partial = self.run / f"checkpoint-{step}.partial"
         if self.accelerator.is_main_process:
@@ -98,14 +103,6 @@ class Checkpoints:
                 remove(old)
         self._found = None
         self.accelerator.wait_for_everyone()
-
-    def _make_room(self, step: int, size: int) -> None:
-        free = shutil.disk_usage(self.run).free
-        if free < 1.1 * size:
-            raise InputError(
-                f"{self.run}: no space for checkpoint-{step}: it needs about {size / 1e6:.0f} MB and the disk has "
-                f"{free / 1e6:.0f} MB left; free some, or lower --save_total_limit, and run the same command again"
-            )
 
 
 def _inspect(folder: Path) -> tuple[str | None, dict[str, Any]]:
