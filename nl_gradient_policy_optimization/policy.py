@@ -168,11 +168,9 @@ class PolicyScorer(nn.Module):
                 yield self.model.get_base_model()
 
     def _in_chunks(self, function: Callable, tensors: list[Tensor], **options) -> dict[str, Tensor]:
-        count = -(-len(tensors[0]) // self.chunk)
-        if most := self._most_chunks(count):
-            pieces = list(zip(*(tensor.tensor_split(most) for tensor in tensors), strict=True))
-        else:
-            pieces = list(zip(*(tensor.split(self.chunk) for tensor in tensors), strict=True))
+        most = self._most_chunks(-(-len(tensors[0]) // self.chunk))
+        columns = (tensor.tensor_split(most) if most else tensor.split(self.chunk) for tensor in tensors)
+        pieces = list(zip(*columns, strict=True))
         recompute = torch.is_grad_enabled() and len(pieces) > 1
         call = partial(checkpoint, function, use_reentrant=False) if recompute else function
         parts = [call(*piece, **options) for piece in pieces]
