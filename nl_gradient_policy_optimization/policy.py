@@ -51,7 +51,6 @@ class PolicyScorer(nn.Module):
     """Wraps a causal LM (or its PEFT model) for scoring; distributed training wraps this module.
 
     Args:
-        model: the policy.
         reference: for full fine-tuning, the frozen reference. With an adapter none is needed: the reference is the
             model without its adapter, or with the frozen copy ``reference`` of an adapter that goes on training.
         temperature: divides the logits everywhere, as in sampling.
@@ -102,7 +101,6 @@ class PolicyScorer(nn.Module):
             input_ids, attention_mask: ``[B, P + T]``, prompts padded on the left, responses on the right.
             response_mask: ``[B, T]``.
             kl: also compare with the reference, by this kind (no gradient).
-            entropy: also compute the entropy.
             top_k: also return the ids of so many tokens of the vocabulary, the likeliest at each position.
             at: ids of the vocabulary at each position, ``[B, T, K]``; also return their log-probabilities.
             ends: the same ids at every position, in place of ``at``.

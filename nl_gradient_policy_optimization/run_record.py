@@ -77,7 +77,6 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
     """``run.json`` of a run that was begun before, with what is changed from the next step on.
 
     Args:
-        path: the file.
         now: what :func:`describe` says of this start.
         finished: steps that the newest checkpoint has.
 

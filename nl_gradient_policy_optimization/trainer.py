@@ -62,7 +62,6 @@ class NLGradientTrainer:
         records: the prompts' records by id; every rank holds all of them.
         rewards: gives the rollouts their feedback (see ``rewards.py``); each rank has its own, for its own share.
         accelerator: made before the model, so that DeepSpeed can shard it while loading.
-        checkpoints: the run's.
         observers: they measure, in this order.
     """
 
