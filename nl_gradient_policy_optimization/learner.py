@@ -106,15 +106,13 @@ class Learner:
         history: dict[str, list[float]] = defaultdict(list)
         size = len(batch) // self.config.minibatches
         per_step = self.config.ppo_epochs * self.config.minibatches
-        done = 0
+        orders = [permutation(len(batch), self.config.seed, step, epoch) for epoch in range(self.config.ppo_epochs)]
+        parts = [order[start : start + size] for order in orders for start in range(0, len(batch), size)]
         with self.costs.timed("update"):
-            for epoch in range(self.config.ppo_epochs):
-                order = permutation(len(batch), self.config.seed, step, epoch)
-                for start in range(0, len(order), size):
-                    self._set_learning_rate((step - 1) * per_step + done, total_steps * per_step)
-                    for name, value in self.update_on(batch.select(order[start : start + size])).items():
-                        history[name].append(value)
-                    done += 1
+            for done, rows in enumerate(parts):
+                self._set_learning_rate((step - 1) * per_step + done, total_steps * per_step)
+                for name, value in self.update_on(batch.select(rows)).items():
+                    history[name].append(value)
         self.algorithm.after_update()
         means = {name: sum(values) / len(values) for name, values in history.items()}
         return {**means, "lr": self.learning_rate, "updates": len(history["grad_norm"])}
