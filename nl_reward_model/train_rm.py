@@ -210,10 +210,9 @@ def _begin_or_resume(
     output: Path, description: RewardModelDescription, prompt: Prompt, config: RewardModelConfig, validation: Records
 ) -> tuple[list[dict[str, Any]], bool]:
     """Refuse to mix two runs in one folder; returns the changes since it was begun, and whether anything is left."""
-    run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings}
-    run |= {"weights": weights_fingerprint(config.model), "validation": fingerprint(dict(validation))}
+    added = {"weights": weights_fingerprint(config.model), "validation": fingerprint(dict(validation))}
+    run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings, **added}
     path = output / RUN_FILE
-    added = {name: run[name] for name in ("weights", "validation")}
     with config.main_process_first(local=False):
         begun = added | load_json(path) if path.is_file() else None
     run, more = finetuning.begin(path, begun, run, DESCRIPTION_FILE, config, DESCRIPTION_FILE)
