@@ -174,10 +174,9 @@ class StepLog:
 
     def append(self, rows: Iterable[dict[str, Any]]) -> None:
         lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
-        text = "".join(lines)
         self.count += len(lines)
         with self.path.open("ab") as file:
-            file.write(text.encode("utf-8", "surrogatepass"))
+            file.write("".join(lines).encode("utf-8", "surrogatepass"))
             file.flush()
             os.fsync(file.fileno())
 

@@ -43,8 +43,7 @@ def make_sampler(
         model: the policy (a PEFT model, or the causal LM itself).
         wrapped: what distributed training made of it.
     """
-    by_decoder = config.generation == "auto" and supports(model)
-    if config.generation == "decoder" or by_decoder:
+    if config.generation == "decoder" or (config.generation == "auto" and supports(model)):
         return DecoderSampler(model, end_ids, config)
     if config.generation == "vllm_server":
         return VLLMServerSampler(model, wrapped, end_ids, config, accelerator)
