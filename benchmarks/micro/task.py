@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from text2grad.tasks import Interval, Record, Task, register, text_field
+from text2grad.tasks import Interval, PlainTask, Record, Task, register
 
 NAMES = (
     "Anna", "Boris", "Carla", "Dario", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luca", "Marta",
@@ -61,29 +61,19 @@ _PHRASES = [
 ]
 
 
-class Profiles(Task):
+class Profiles(PlainTask):
     """Records: ``{"id", "notes": {"Job": "nurse", …}, "name", "response"?}``."""
 
-    name = "profiles"
     places: Mapping[str, str] = {**Task.places, "teacher": "benchmarks/micro/teacher.txt"}
 
     def prompt(self, record: Record) -> str:
         return "\n".join(f"{note}: {value}" for note, value in {"Name": record["name"], **record["notes"]}.items())
 
-    def response(self, record: Record) -> str:
-        return text_field(record, "response")
-
-    def with_response(self, record: Record, response: str) -> Record:
-        return {**record, "response": response}
-
     def id_of(self, record: Record) -> str:
         return record["id"]
 
-    def messages(self, prompt: str) -> list[dict[str, str]]:
-        return [{"role": "user", "content": prompt}]
 
-
-PROFILES = register(Profiles())
+PROFILES = register(Profiles("profiles"))
 
 
 @dataclass(frozen=True)
