@@ -34,7 +34,7 @@ from nl_gradient_policy_optimization.optimize import make_critic, prepare, read_
 from nl_gradient_policy_optimization.sampling import DecoderSampler, TransformersSampler
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.models import load_model, load_tokenizer, lora_config
+from text2grad.models import load_model, load_tokenizer
 from text2grad.records import save_json
 from text2grad.tasks import get_task
 
@@ -151,11 +151,9 @@ def time_text2grad(config: PolicyConfig) -> list[dict[str, Any]]:
 
 def time_grpo(config: PolicyConfig) -> list[dict[str, Any]]:
     """Seconds of each step in TRL's GRPOTrainer: one generation and ``ppo_epochs`` passes of updates."""
-    from datasets import Dataset
     from transformers import TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
-    from benchmarks.micro.trl_trainers import SummedDeltas, trl_settings
+    from benchmarks.micro.trl_trainers import SummedDeltas, grpo_trainer
 
     task, tokenizer = get_task("slf5k"), load_tokenizer(config.model)
     records = short_enough(read_prompts(config, task), task, tokenizer, config)
@@ -171,22 +169,8 @@ def time_grpo(config: PolicyConfig) -> list[dict[str, Any]]:
             if state.global_step % config.ppo_epochs == 0:
                 ends.append(time.perf_counter())
 
-    settings = GRPOConfig(
-        **trl_settings(config),
-        num_generations=config.rollouts_per_prompt,
-        epsilon=config.clip_range,
-        generation_kwargs={"min_new_tokens": config.max_new_tokens},
-    )
-    trainer = GRPOTrainer(
-        model=load_model(config.model),
-        reward_funcs=reward,
-        args=settings,
-        train_dataset=Dataset.from_list(reward.rows),
-        processing_class=tokenizer,
-        peft_config=lora_config(config),
-        callbacks=[Clock()],
-    )
-    trainer.train()
+    whole = {"min_new_tokens": config.max_new_tokens}
+    grpo_trainer(config, load_model(config.model), reward, Clock(), generation_kwargs=whole).train()
     assert reward.lengths == {config.max_new_tokens}
     return [{"step": after - before} for before, after in itertools.pairwise(ends)]
 

@@ -49,7 +49,7 @@ METHODS = {
     "pure": Method("PURE", {**_GROUPS, "algorithm": "pure"}),
     "prime": Method("PRIME", {**_GROUPS, "algorithm": "prime"}),
     "verdict_groups": Method("verdict and spans, four responses a prompt", {**_GROUPS, "algorithm": "verdict"}),
-    "grpo": Method("GRPO (TRL), sum of δ", trl=True),
+    "grpo": Method("GRPO (TRL), sum of δ", _GROUPS, trl=True),
     "decay": Method("linear decay over a span", {"scheme": "decay"}),
     "importance": Method("token importance (nouns and verbs)", {"scheme": "importance"}),
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),

@@ -14,37 +14,9 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.rewards import EMPTY_REWARD
 from text2grad.critics import Critic, FeedbackError
 from text2grad.integrations.core import TokenJudge
-from text2grad.models import load_model, load_tokenizer
+from text2grad.models import load_model, load_tokenizer, lora_config
 from text2grad.records import load_json
 from text2grad.tasks import Record, Task
-
-GENERATIONS = 4
-"""Responses to each prompt of a step: a group."""
-
-
-def trl_settings(config: PolicyConfig) -> dict[str, Any]:
-    """What TRL's trainers share: as many responses, passes and steps as ``config`` has, on a CPU."""
-    return {
-        "output_dir": config.output_dir,
-        "seed": config.seed,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "max_steps": config.max_steps * config.ppo_epochs,
-        "num_iterations": config.ppo_epochs,
-        "per_device_train_batch_size": config.rollouts_per_device,
-        "max_completion_length": config.max_new_tokens,
-        "temperature": config.temperature,
-        "learning_rate": config.learning_rate,
-        "lr_scheduler_type": "constant",
-        "weight_decay": config.weight_decay,
-        "max_grad_norm": config.max_grad_norm,
-        "beta": config.kl_coef,
-        "report_to": "none",
-        "save_strategy": "no",
-        "logging_strategy": "no",
-        "disable_tqdm": True,
-    }
 
 
 class SummedDeltas:
@@ -71,6 +43,50 @@ class SummedDeltas:
         return [float(sum(each.rewards)) for each in judged]
 
 
+def grpo_trainer(
+    config: PolicyConfig, model: PreTrainedModel, reward: SummedDeltas, watching: TrainerCallback, **options: Any
+) -> GRPOTrainer:
+    """TRL's trainer with as many responses, passes and steps as ``config`` has, on a CPU.
+
+    Args:
+        watching: what follows the steps.
+        options: further settings of ``GRPOConfig``.
+    """
+    settings = GRPOConfig(
+        output_dir=config.output_dir,
+        seed=config.seed,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        max_steps=config.max_steps * config.ppo_epochs,
+        num_iterations=config.ppo_epochs,
+        num_generations=config.rollouts_per_prompt,
+        per_device_train_batch_size=config.rollouts_per_device,
+        max_completion_length=config.max_new_tokens,
+        temperature=config.temperature,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        beta=config.kl_coef,
+        epsilon=config.clip_range,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        **options,
+    )
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=Dataset.from_list(reward.rows),
+        processing_class=reward.judge.tokenizer,
+        peft_config=lora_config(config) if config.lora_r else None,
+        callbacks=[watching],
+    )
+
+
 class Examine(TrainerCallback):
     """The curve of held-out quality during a run of one of TRL's trainers."""
 
@@ -89,15 +105,6 @@ def train_grpo(config: PolicyConfig, critic: Critic, protocol: Protocol) -> list
     tokenizer = load_tokenizer(config.model)
     model = load_model(config.model, torch.float32)
     records = {record["id"]: record for record in load_json(config.data_path)}
-    reward = SummedDeltas(critic, PROFILES, records, tokenizer)
     examine = Examine(HeldOutEvaluation(tokenizer, config, protocol), protocol, model)
-    trainer = GRPOTrainer(
-        model=model,
-        reward_funcs=reward,
-        args=GRPOConfig(**trl_settings(config), num_generations=GENERATIONS, epsilon=config.clip_range),
-        train_dataset=Dataset.from_list(reward.rows),
-        processing_class=tokenizer,
-        callbacks=[examine],
-    )
-    trainer.train()
+    grpo_trainer(config, model, SummedDeltas(critic, PROFILES, records, tokenizer), examine).train()
     return examine.curve
