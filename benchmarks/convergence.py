@@ -2,7 +2,6 @@
 
     python benchmarks/convergence.py --config benchmarks/micro/convergence.yaml   # against scalar PPO and GRPO
     python benchmarks/convergence.py --config benchmarks/micro/ablations.yaml     # how a span's reward is spread
-    python benchmarks/convergence.py --config benchmarks/micro/questions.yaml     # graded rewards, critics that err
     python benchmarks/convergence.py --config benchmarks/micro/ahead.yaml         # rollouts that are one update old
     python benchmarks/convergence.py --config benchmarks/micro/teacher.yaml       # critiques as teachers
 
@@ -190,9 +189,8 @@ def draw_study(config: StudyConfig, curves: Runs) -> None:
     for name, runs in curves.items():
         method = method_of(name)
         if method.noise and method.tuned_as in curves:
-            base = METHODS[method.tuned_as].label
-            parts = [method.label.partition(":")[0], *([base] if method.tuned_as != "text2grad" else [])]
-            label = base if len(kinds) == 1 else ", ".join(parts)
+            kind, base = method.label.partition(":")[0], METHODS[method.tuned_as].label
+            label = base if len(kinds) == 1 else f"{kind}, {base}"
             lines.setdefault(label, [(0.0, curves[method.tuned_as])]).append((method.noise[1], runs))
     if lines:
         draw_noise(folder / f"{config.study}_noise", lines, kinds.pop() if len(kinds) == 1 else "in error")

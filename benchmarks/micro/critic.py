@@ -7,16 +7,12 @@ from benchmarks.micro.task import Statement, read_statements
 from text2grad.critics import Feedback, FeedbackError
 from text2grad.tasks import Record
 
-_GRADES = {"right": (0.25, 1.0), "wrong": (-0.25, -1.0), "invented": (-0.75, -0.75), "repeated": (-0.5, -0.5)}
-"""For graded feedback: the score of the words that lead to a value, and of the value itself."""
-_ASIDE = -0.75
-
 
 class ProfileCritic:
     """Praises the phrases that agree with the notes and blames the others; knows nothing of tokens.
 
     A phrase is quoted whole ("earns a living as a baker"), as people and models do, though only its last word may be
-    wrong. ``scores`` grades every word of the response for the dense and the continuous scheme.
+    wrong. ``scores`` says of every sentence whether it is right, for the scheme ``dense``.
 
     Args:
         praises: the critique also names what is right.
@@ -36,11 +32,10 @@ class ProfileCritic:
     def feedback_on(self, record: Record, response: str) -> Feedback:
         good: list[str] = []
         poor: list[str] = []
-        scores: list[tuple[str, float]] = []
         statements = read_statements(record, response)
         for statement in statements:
             (good if statement.verdict == "right" else poor).append(quote_of(statement, response))
-            scores += _graded(statement, response)
+        scores = [(statement.text, 1.0 if statement.verdict == "right" else -1.0) for statement in statements]
         said = [remark.text for remark in remarks_on(statements, record, self.praises)]
         untold = sorted(set(record["notes"]) - {statement.note for statement in statements})
         missing = [f"{record['name']}'s {note.lower()}" for note in untold]
@@ -82,19 +77,6 @@ def _remark(statement: Statement, record: Record) -> str:
         "invented": f"The notes say nothing of {subject}.",
         "repeated": f"It speaks of {subject} twice.",
     }[statement.verdict]
-
-
-def _graded(statement: Statement, response: str) -> list[tuple[str, float]]:
-    if statement.value is None:
-        return [(statement.text, _ASIDE)]
-    lead, value = _GRADES[statement.verdict]
-    start, end = statement.value
-    pieces = [
-        (response[statement.start : start], lead),
-        (response[start:end], value),
-        (response[end : statement.start + len(statement.text)], lead),
-    ]
-    return [(piece, score) for piece, score in pieces if piece.strip()]
 
 
 PLAIN, PRAISING = ProfileCritic(), ProfileCritic(praises=True)

@@ -53,7 +53,6 @@ METHODS = {
     "decay": Method("linear decay over a span", {"scheme": "decay"}),
     "importance": Method("token importance (nouns and verbs)", {"scheme": "importance"}),
     "dense": Method("dense: every word ±1", {"scheme": "dense"}),
-    "continuous": Method("continuous: every word graded in −1..1", {"scheme": "continuous"}),
     "ahead": Method("Text2Grad, `rollouts_ahead`", {"rollouts_ahead": True}),
     "weight": Method("Text2Grad, teacher: weight", {**_TEACHER, "teacher": "weight"}),
     "gate": Method("Text2Grad, teacher: gate", {**_TEACHER, "teacher": "gate"}),
@@ -76,7 +75,7 @@ METHODS = {
 
 
 def method_of(name: str) -> Method:
-    """A method by name; ``drop-10``, ``shift-25``, ``flip-50`` … are Text2Grad with a critic that errs so often.
+    """A method by name; ``flip-10``, ``always-25`` … are Text2Grad with a critic that errs so often.
 
     ``flip-25-ppo_sum`` is another method with that critic.
     """
@@ -86,9 +85,7 @@ def method_of(name: str) -> Method:
     percent, _, base = rest.partition("-")
     base = base or "text2grad"
     if kind not in KINDS or not percent.isdigit() or base not in METHODS:
-        raise InputError(
-            f"there is no method {name!r}; choose from {', '.join(METHODS)}, or drop-10, shift-25, flip-50"
-        )
+        raise InputError(f"there is no method {name!r}; choose from {', '.join(METHODS)}, or flip-10, always-25")
     clean = METHODS[base]
     label = f"{KINDS[kind]}: {percent} %" + ("" if base == "text2grad" else f", {clean.label}")
     return replace(clean, label=label, noise=(kind, int(percent) / 100), tuned_as=clean.tuned_as or base)

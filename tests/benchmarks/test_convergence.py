@@ -112,9 +112,8 @@ def test_noise_spoils_the_share_that_it_names(kind):
             before = [(quote, True) for quote in clean.good] + [(quote, False) for quote in clean.poor]
             after = [(quote, True) for quote in noisy.good] + [(quote, False) for quote in noisy.poor]
             assert all(quote in text for quote, _ in after)
-            if kind != "drop":
-                assert len(after) == len(before)
-                assert sorted(len(q.split()) for q, _ in after) == sorted(len(q.split()) for q, _ in before)
+            assert len(after) == len(before)
+            assert sorted(len(q.split()) for q, _ in after) == sorted(len(q.split()) for q, _ in before)
             kept += sum(min(before.count(item), after.count(item)) for item in set(before))
             corrupted += len(before)
         assert 1 - kept / corrupted == pytest.approx(share, abs=0.06)
@@ -186,13 +185,13 @@ def test_differences_are_those_of_paired_seeds():
     lower, higher = ([curve(*[level + shift] * 3) for level in (0.1, 0.5, 0.9)] for shift in (0.0, 0.1))
     found = results.difference(higher, lower)
     assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
-    curves = dict.fromkeys(("verdict", "ppo_sum", "flip-25", "flip-25-verdict", "shift-25"), lower)
+    curves = dict.fromkeys(("verdict", "ppo_sum", "flip-25", "flip-25-verdict", "always-25"), lower)
     against = {name: reference_of(name, curves, "verdict") for name in curves}
     assert against.pop("flip-25") == against.pop("flip-25-verdict") == "flip-25-verdict"
     assert set(against.values()) == {"verdict"}
 
 
-STUDIES = ("convergence", "ablations", "questions", "ahead", "teacher_verdict", "teacher", "sdpo")
+STUDIES = ("convergence", "ablations", "ahead", "teacher_verdict", "teacher", "sdpo")
 
 
 def test_the_pages_show_what_the_stored_studies_say():
