@@ -102,30 +102,25 @@ def read_statements(record: Record, response: str) -> list[Statement]:
     statements: list[Statement] = []
     told: set[str] = set()
     for sentence in re.finditer(r"\S[^.]*\.?", response):
-        statement = _read_sentence(record, sentence.start(), sentence.group(), told)
+        statement = _read_sentence(record, response, *sentence.span(), told)
         if statement.verdict != "aside":
             told.add(statement.note)
         statements.append(statement)
     return statements
 
 
-def _read_sentence(record: Record, start: int, text: str, told: set[str]) -> Statement:
-    name = record["name"] + " "
+def _read_sentence(record: Record, response: str, start: int, end: int, told: set[str]) -> Statement:
+    text, name = response[start:end], record["name"] + " "
     for note, pattern in _PHRASES:
-        match = pattern.fullmatch(text, len(name), len(text) - 1)
+        match = pattern.fullmatch(response, start + len(name), end - 1)
         if match is None or not text.startswith(name) or not text.endswith(".") or match["value"] not in NOTES[note][1]:
             continue
         truth = record["notes"].get(note, "")
         verdict = "repeated" if note in told else "invented" if not truth else "wrong"
         if verdict == "wrong" and match["value"] == truth:
             verdict = "right"
-        phrase, value = match.span(), match.span("value")
-        return Statement(start, text, verdict, note, _moved(phrase, start), _moved(value, start), truth)
+        return Statement(start, text, verdict, note, match.span(), match.span("value"), truth)
     return Statement(start, text, "aside")
-
-
-def _moved(interval: Interval, by: int) -> Interval:
-    return interval[0] + by, interval[1] + by
 
 
 def score_statements(record: Record, response: str) -> dict[str, float]:
