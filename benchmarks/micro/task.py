@@ -82,7 +82,7 @@ class Statement:
 
     Attributes:
         text: the sentence.
-        phrase, value: the claim and the value in it, as intervals of the response (None: no claim).
+        phrase: the claim, as an interval of the response (None: no claim).
         note: what it speaks of.
         verdict: ``right``, ``wrong`` (another value), ``invented`` (no such note), ``repeated``, or ``aside``.
         truth: the note's true value, where there is one.
@@ -93,7 +93,6 @@ class Statement:
     verdict: str
     note: str = ""
     phrase: Interval | None = None
-    value: Interval | None = None
     truth: str = ""
 
 
@@ -119,7 +118,7 @@ def _read_sentence(record: Record, response: str, start: int, end: int, told: se
         verdict = "repeated" if note in told else "invented" if not truth else "wrong"
         if verdict == "wrong" and match["value"] == truth:
             verdict = "right"
-        return Statement(start, text, verdict, note, match.span(), match.span("value"), truth)
+        return Statement(start, text, verdict, note, match.span(), truth)
     return Statement(start, text, "aside")
 
 

@@ -51,7 +51,8 @@ def samples(count: int) -> list[tuple[dict, str]]:
 def test_every_kind_of_sentence_is_told_apart():
     statements = read_statements(NORA, RESPONSE)
     assert [s.verdict for s in statements] == ["right", "wrong", "aside", "repeated", "invented", "aside"]
-    assert [RESPONSE[slice(*s.value)] for s in statements if s.value] == ["baker", "Turin", "baker", "chess"]
+    phrases = [RESPONSE[slice(*s.phrase)] for s in statements if s.phrase]
+    assert phrases == ["is a baker by trade", "lives in Turin", "earns a living as a baker", "plays chess with friends"]
     assert score_statements(NORA, RESPONSE) == {"f1": 2 / 9, "precision": 1 / 6, "recall": 1 / 3}
     perfect = "Nora could live on beans. Nora sings to a parrot. Nora has never left Porto. Nora works as a baker."
     assert score_statements({**NORA, "notes": {**NORA["notes"], "Food": "beans"}}, perfect)["f1"] == 1
