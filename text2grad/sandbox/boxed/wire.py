@@ -130,8 +130,12 @@ class WireEncoder:
             return value if math.isfinite(value) else ["f", repr(value)]
         if depth > DEEPEST:
             raise TooLargeError("a value that is nested too deeply to cross")
+        if kind is tuple:
+            return ["t", [self(item, depth + 1) for item in value]]
+        if kind is frozenset:
+            return ["z", [self(item, depth + 1) for item in _ordered(value)]]
         if kind in _CONTAINERS:
-            return self._container(value, kind, depth)
+            return self._known(_CONTAINERS[kind], value, depth)
         if kind in _SCALARS:
             tag, write, _ = _SCALARS[kind]
             return [tag, write(value)]
@@ -146,13 +150,6 @@ class WireEncoder:
         if isinstance(value, type) and BUILTIN_TYPES.get(value.__name__) is value:
             return ["type", value.__name__]
         return self._handle(value)
-
-    def _container(self, value: object, kind: type, depth: int) -> list:
-        if kind is tuple:
-            return ["t", [self(item, depth + 1) for item in value]]
-        if kind is frozenset:
-            return ["z", [self(item, depth + 1) for item in _ordered(value)]]
-        return self._known(_CONTAINERS[kind], value, depth)
 
     def _known(self, tag: str, value: object, depth: int) -> list:
         """A mutable container, told once: what the other side changes in it is told by its number."""
