@@ -32,15 +32,6 @@ from wire import (
 MOST_OUTPUT = 1 << 20  # characters of output that one answer carries
 
 
-def _special(name: str):
-    """A special method, as the interpreter calls it."""
-
-    def call(value, *arguments):
-        return getattr(type(value), name)(value, *arguments)
-
-    return call
-
-
 def plain(value: object) -> object:
     """A value of a subclass as its base class has it, whatever methods it has of its own."""
     base = next(kind for kind in PLAIN if isinstance(value, kind))
@@ -58,7 +49,8 @@ OPERATIONS = {
     "int": int, "float": float, "complex": complex, "index": operator.index, "abs": abs, "neg": operator.neg,
     "pos": operator.pos, "invert": operator.invert, "round": round, "reversed": reversed, "format": format,
     "plain": plain, "dir": dir,
-    "enter": _special("__enter__"), "exit": _special("__exit__"),
+    "enter": lambda value, *arguments: type(value).__enter__(value, *arguments),  # as the interpreter calls it
+    "exit": lambda value, *arguments: type(value).__exit__(value, *arguments),
     **ATTRIBUTES, **OF_ITSELF,
     **_OPERATORS,
     **{f"r{name}": lambda first, second, call=call: call(second, first) for name, call in _OPERATORS.items()},
