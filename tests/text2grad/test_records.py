@@ -17,15 +17,7 @@ from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.errors import InputError, Interrupted, StopRunError, handling
 from text2grad.journal import Journal, map_records
 from text2grad.prompts import load_prompt
-from text2grad.records import (
-    Records,
-    check_output,
-    check_writable,
-    is_data_set,
-    load_records,
-    save_json,
-    save_records,
-)
+from text2grad.records import Records, check_output, check_writable, is_data_set, load_records, save_json, save_records
 from text2grad.tasks import get_task
 
 pytestmark = pytest.mark.fast
