@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, all_said, run_command, start_command
+from tests.processes import ROOT, all_said, run_command, running, start_command
 
 pytestmark = pytest.mark.fast
 
@@ -49,13 +49,6 @@ def wait_for(folder: Path, pattern: str, count: int) -> list[int]:
     raise AssertionError(f"{pattern}: {len(found)} of {count}")
 
 
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def started(folder: Path, *command: str) -> subprocess.Popen:
     (folder / "worker.py").write_text(WORKER)
     (folder / "agent.py").write_text(AGENT)
@@ -84,7 +77,7 @@ def test_a_launcher_passes_signals_on_and_waits(tmp_path, number):
     os.kill(agent if number == signal.SIGKILL else process.pid, number)
     all_said(process, 128 + number, timeout=20)
     assert number == signal.SIGKILL or len(list(tmp_path.glob("saved-*"))) == len(workers)
-    assert not any(map(alive, workers))
+    assert not running(tmp_path / "worker.py")
 
 
 def test_a_rank_whose_launcher_is_gone_is_asked_to_end(tmp_path):
@@ -108,10 +101,10 @@ def test_a_script_of_several_commands_ends_with_the_one_that_was_told(tmp_path):
     script = f'. {LAUNCHING}; python() {{ launch command {sys.executable} "$@"; }}; python "$@"; echo later'
     arguments = [str(tmp_path / "worker.py"), str(tmp_path)]
     process = started(tmp_path, "bash", "-euc", script, "script", *arguments)
-    (worker,) = wait_for(tmp_path, "begun-*", 1)
+    wait_for(tmp_path, "begun-*", 1)
     process.send_signal(signal.SIGTERM)
     assert "later" not in all_said(process, 128 + signal.SIGTERM, timeout=20)
-    assert list(tmp_path.glob("saved-*")) and not alive(worker)
+    assert list(tmp_path.glob("saved-*")) and not running(tmp_path / "worker.py")
 
 
 @pytest.mark.parametrize("code", [0, 2, 7])
