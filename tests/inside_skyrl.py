@@ -93,17 +93,13 @@ def test_the_trainer_keeps_them_on_their_tokens_and_its_gae_is_ours(output):
         assert bool(weights.any()) == (text != "silence")
     mask = mask.float()
     values = torch.linspace(-1, 1, rewards.numel()).view_as(rewards) * mask
-    theirs, their_returns = advantages("gae", rewards, mask, values=values, gamma=1.0, lambd=0.95)
+    theirs, their_returns = ppo_utils.compute_advantages_and_returns(
+        token_level_rewards=rewards.clone(), response_mask=mask, index=np.array(["a", "a", "b", "b"]),
+        adv_estimator="gae", config=AlgorithmConfig(), values=values, gamma=1.0, lambd=0.95,
+    )  # fmt: skip
     ours, returns = gae(rewards, values, mask, 1.0, 0.95)
     torch.testing.assert_close(their_returns * mask, returns)
     mine = whiten(ours, mask)
     scale = (theirs * mask).norm() / mine.norm()  # sample deviation there, the population's here
     assert scale == pytest.approx(1.0, abs=0.05)
     torch.testing.assert_close(theirs * mask, mine * scale, atol=1e-4, rtol=1e-4)
-
-
-def advantages(name: str, rewards: torch.Tensor, mask: torch.Tensor, **options):
-    return ppo_utils.compute_advantages_and_returns(
-        token_level_rewards=rewards.clone(), response_mask=mask, index=np.array(["a", "a", "b", "b"]),
-        adv_estimator=name, config=AlgorithmConfig(), **options,
-    )  # fmt: skip

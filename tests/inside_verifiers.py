@@ -16,17 +16,14 @@ from tests.quoting_critic import CRITIC
 from text2grad.integrations import verifiers
 
 
-def streamed(text: str) -> tuple[int, dict[str, str], bytes]:
-    """A policy's reply, as the server of an OpenAI-compatible API streams it."""
+def reply(body: dict) -> tuple[int, dict[str, str], bytes]:
+    """A policy's, as the server of an OpenAI-compatible API streams it."""
+    text = "silence" if "quiet" in str(body["messages"]) else "a good and a bad one"
     common = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
     parts = [({"role": "assistant", "content": text}, None), ({}, "stop")]
     rows = [{**common, "choices": [{"index": 0, "delta": delta, "finish_reason": end}]} for delta, end in parts]
-    body = "".join(f"data: {row}\n\n" for row in [*map(json.dumps, rows), "[DONE]"])
-    return 200, {"Content-Type": "text/event-stream"}, body.encode()
-
-
-def reply(body: dict) -> tuple[int, dict[str, str], bytes]:
-    return streamed("silence" if "quiet" in str(body["messages"]) else "a good and a bad one")
+    stream = "".join(f"data: {row}\n\n" for row in [*map(json.dumps, rows), "[DONE]"])
+    return 200, {"Content-Type": "text/event-stream"}, stream.encode()
 
 
 @pytest.mark.skipif(not shutil.which("uv"), reason="verifiers' harness starts by uv")

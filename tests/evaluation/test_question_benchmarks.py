@@ -30,15 +30,6 @@ needs_alpaca = pytest.mark.skipif(
 )
 
 
-def likelihoods(folder: str, question: dict) -> list[float]:
-    """log p(choice | question) under the model, by hand."""
-    model, tokenizer = load_model(folder, torch.float32), load_tokenizer(folder)
-    context = f"Question: {question['question']}\nAnswer:"
-    start = tokenizer.encode(context)
-    wholes = [tokenizer.encode(f"{context} {choice}") for choice in question["choices"]["text"]]
-    return [float(reference_logprobs(model, start, whole[len(start) :]).sum()) for whole in wholes]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("lm_eval"), reason="needs lm-eval of requirements-eval.txt")
 def test_arc_through_lm_eval_is_the_likeliest_choice_and_goes_on_from_its_cache(run_script, tmp_path):
@@ -50,9 +41,12 @@ def test_arc_through_lm_eval_is_the_likeliest_choice_and_goes_on_from_its_cache(
     assert "Cached requests: 20" in whole.stderr
     result, questions = load_result(tmp_path / "r.json"), load_json(QUESTIONS)
     assert list(result["records"]) == [question["id"] for question in questions]
-    right = []
-    for question in questions:
-        values = likelihoods(folder, question)
+    model, tokenizer, right = load_model(folder, torch.float32), load_tokenizer(folder), []
+    for question in questions:  # log p(choice | question) by hand
+        context = f"Question: {question['question']}\nAnswer:"
+        start = tokenizer.encode(context)
+        wholes = [tokenizer.encode(f"{context} {choice}") for choice in question["choices"]["text"]]
+        values = [float(reference_logprobs(model, start, whole[len(start) :]).sum()) for whole in wholes]
         choice = question["choices"]["label"][values.index(max(values))]
         right.append(choice == question["answerKey"])
         assert result["records"][question["id"]]["acc"] == right[-1], question["id"]

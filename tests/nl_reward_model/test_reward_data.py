@@ -187,20 +187,18 @@ def test_rows_hold_each_token_of_each_example_once():
     assert [row["segments"] for row in rows[2:]] == [[4, 3]]
 
 
-def summed_loss(model, batch) -> torch.Tensor:
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
-    logits = model(**inputs, use_cache=False).logits
-    return torch.nn.functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), ignore_index=NO_LOSS, reduction="sum"
-    )
-
-
 def gradients(model, rows) -> dict[str, torch.Tensor]:
+    """Of the loss summed over all tokens, and that loss."""
     model.zero_grad()
-    losses = [summed_loss(model, collate(part)) for part in rows]
-    torch.stack(losses).sum().backward()
+    loss = torch.zeros(())
+    for batch in map(collate, rows):
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+        logits = model(**inputs, use_cache=False).logits[:, :-1].flatten(0, 1)
+        wanted = batch["labels"][:, 1:].flatten()
+        loss = loss + torch.nn.functional.cross_entropy(logits, wanted, ignore_index=NO_LOSS, reduction="sum")
+    loss.backward()
     found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return found | {"loss": torch.stack(losses).sum().detach()}
+    return found | {"loss": loss.detach()}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])

@@ -87,14 +87,6 @@ def test_two_hundred_injured_answers():
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def drip_headers(connection: socket.socket, _: int) -> None:
-    """A character every fifth of a second."""
-    connection.recv(1 << 16)
-    for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100:
-        connection.send(bytes([byte]))
-        time.sleep(0.2)
-
-
 def client_of(url: str, model: str = "m", timeout: float = 60, **options: int) -> ChatClient:
     """That gives up at once, also where nothing has answered yet."""
     client = ChatClient(url, model, retries=0, timeout=timeout, **options)
@@ -107,6 +99,12 @@ def test_headers_and_bodies_that_drip_have_an_end():
         for _ in range(60):
             time.sleep(0.3)
             yield b" "
+
+    def drip_headers(connection: socket.socket, _: int) -> None:
+        connection.recv(1 << 16)
+        for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100:
+            connection.send(bytes([byte]))
+            time.sleep(0.2)
 
     begun = time.monotonic()
     with (
