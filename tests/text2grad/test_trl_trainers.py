@@ -16,6 +16,7 @@ from text2grad.integrations.trl import TokenGRPOTrainer, verdict_reward
 
 PROMPTS = ["My boss told me", "Our dog barks", "I forgot the birthday", "My roommate"]
 ROWS = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS])
+GIVEN = {"train_dataset": ROWS, "processing_class": tokenizer()}
 
 
 def first_half(prompt: str, response: str) -> Feedback | FeedbackError:
@@ -50,10 +51,7 @@ def grpo(tmp_path_factory):
     If its check of the seam fails, TRL has changed where advantages go in: read the message, then the change, then
     `_SEAM`.
     """
-    trainer = Watched(
-        model(seed=1), critic=first_half, args=settings(tmp_path_factory.mktemp("grpo")),
-        train_dataset=ROWS, processing_class=tokenizer(),
-    )  # fmt: skip
+    trainer = Watched(model(seed=1), critic=first_half, args=settings(tmp_path_factory.mktemp("grpo")), **GIVEN)
     trainer.train()
     return trainer, trainer.batch
 
@@ -109,15 +107,14 @@ def test_a_critic_that_fails_too_often_stops_the_run_and_settings_that_do_not_go
     def silent(prompt, response):
         return FeedbackError("the server is gone")
 
-    common = {"train_dataset": ROWS, "processing_class": tokenizer()}
-    trainer = TokenGRPOTrainer(model(), critic=silent, args=settings(tmp_path), **common)
+    trainer = TokenGRPOTrainer(model(), critic=silent, args=settings(tmp_path), **GIVEN)
     with pytest.raises(StopRunError, match="4 of 4 responses have no feedback; the first: the server is gone"):
         trainer.train()
     with pytest.raises(InputError, match="off_policy_mask_threshold"):
         args = settings(tmp_path, off_policy_mask_threshold=0.5)
-        TokenGRPOTrainer(model(), critic=silent, args=args, **common)
+        TokenGRPOTrainer(model(), critic=silent, args=args, **GIVEN)
     with pytest.raises(InputError, match="outcome_weight"):
-        TokenGRPOTrainer(model(), critic=silent, outcome_weight=1.0, args=settings(tmp_path), **common)
+        TokenGRPOTrainer(model(), critic=silent, outcome_weight=1.0, args=settings(tmp_path), **GIVEN)
 
 
 def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path):
@@ -126,8 +123,7 @@ def test_a_trl_without_the_seam_is_refused_with_what_to_do(monkeypatch, tmp_path
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", one_advantage_per_response)
     with pytest.raises(InputError, match=r"GRPOTrainer\._compute_loss has changed.*install trl==.*verdict_reward"):
-        args = settings(tmp_path)
-        TokenGRPOTrainer(model(), critic=first_half, args=args, train_dataset=ROWS, processing_class=tokenizer())
+        TokenGRPOTrainer(model(), critic=first_half, args=settings(tmp_path), **GIVEN)
 
 
 def test_options_reach_the_critic(tmp_path):
@@ -141,10 +137,8 @@ def test_options_reach_the_critic(tmp_path):
     assert verdict_reward(Sized, batch_size=3)(["x"], ["abc"]) == [0.3]
     file = tmp_path / "own.py"
     file.write_text(f"from text2grad.feedback import Feedback\n{dedent(inspect.getsource(Sized))}")
-    trainer = TokenGRPOTrainer(
-        model(), critic=f"{file}:Sized", critic_options={"batch_size": 3}, args=settings(tmp_path),
-        train_dataset=ROWS, processing_class=tokenizer(),
-    )  # fmt: skip
+    options = {"critic": f"{file}:Sized", "critic_options": {"batch_size": 3}}
+    trainer = TokenGRPOTrainer(model(), args=settings(tmp_path), **options, **GIVEN)
     assert trainer.token_judge.critic.function.batch_size == 3
 
 
@@ -156,7 +150,7 @@ def test_the_verdict_is_a_reward_function_of_trls_own_trainer(tmp_path):
     chat = [{"role": "assistant", "content": "abcd"}]
     assert reward(["x", "y", "z"], ["abc", chat, "abcde"], answer=[1, 2, 3], trainer_state=None) == [0.03, 0.04, None]
     args = settings(tmp_path, max_steps=2)
-    trainer = GRPOTrainer(model(seed=1), reward, args=args, train_dataset=ROWS, processing_class=tokenizer())
+    trainer = GRPOTrainer(model(seed=1), reward, args=args, **GIVEN)
     trainer.train()
     log = trainer.state.log_history
     assert log[0]["rewards/verdict/mean"] > 0 and any(row.get("grad_norm", 0) > 0 for row in log)
