@@ -211,14 +211,9 @@ def test_a_refused_key_stops_at_once_and_writes_no_result(systems, tmp_path, ref
 # Two reward models' feedback
 
 
-def reviews(body: dict) -> list[str]:
-    """The two reviews as the judge is shown them."""
-    text = body["messages"][-1]["content"].split("Reply with one JSON object")[0]
-    return text.split("FIRST REVIEW\n")[1].split("SECOND REVIEW\n")
-
-
 def likes_best(body: dict) -> str:
-    first, second = ("BEST" in review for review in reviews(body))
+    text = body["messages"][-1]["content"].split("Reply with one JSON object")[0]
+    first, second = ("BEST" in review for review in text.split("FIRST REVIEW\n")[1].split("SECOND REVIEW\n"))
     return json.dumps({"winner": "tie" if first == second else "first" if first else "second"})
 
 

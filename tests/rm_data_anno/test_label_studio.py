@@ -268,9 +268,6 @@ def test_code_is_marked_in_its_own_words(tmp_path):
     assert [label.get("value") for label in labels] == ['right & "clear"', "x < y"]
 
 
-WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
-
-
 @pytest.mark.parametrize("place", [
     (), ("data",), ("data", "id"), ("annotations",), ("annotations", 0), ("annotations", 0, "ground_truth"),
     ("annotations", 0, "was_cancelled"), ("annotations", 0, "completed_by"), ("annotations", 0, "result"),
@@ -280,7 +277,7 @@ WRONG = [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]
 ], ids=repr)  # fmt: skip
 def test_an_export_of_wrong_types_is_read_or_refused_and_never_believed(tmp_path, place):
     sound = load_json(export := files(tmp_path)[1])
-    for wrong in WRONG:
+    for wrong in [None, 3, "false", [], {}, [7], {"id": {}}, [[]], [None], "\ud800"]:
         within = rows = deepcopy(sound)
         for step in (0, *place[:-1]) if place else ():
             within = within[step]

@@ -167,10 +167,7 @@ def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_
     assert run_tests(filled(case.right.replace(*case.wrong[0]), numbers), tests, box).failures
 
 
-LONG = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
-
-
-@pytest.mark.parametrize("count", [30, pytest.param(3000, marks=LONG)])
+@pytest.mark.parametrize("count", [30, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])])
 def test_generated_liars_do_not_pass_and_right_solutions_do(count):
     """The critic approves of no liar either. Each tenth solution is a right one."""
     codes, records, earned = [], [], []
