@@ -84,26 +84,21 @@ def test_the_streaming_trainer_gets_them_on_their_tokens(scored):
     assert plain.as_dict()["rm_scores"].tolist() == [0.0, 2.0]
 
 
-def padded_outputs(scored) -> list[PaddedOutput]:
-    outputs = []
-    for text, result in zip(TEXTS, scored, strict=True):
-        data = sample(text).batch
-        full = torch.cat([data["prompts"], data["responses"]], 1)
-        outputs.append(
-            PaddedOutput(
-                prompt_ids=data["prompts"], response_ids=data["responses"], input_ids=full, position_ids=full,
-                response_mask=data["attention_mask"][:, 3:], attention_mask=data["attention_mask"],
-                metrics=AgentLoopMetrics(), num_turns=2, reward_score=result["reward_score"],
-                extra_fields={"reward_extra_info": result["reward_extra_info"]},
-            )
-        )  # fmt: skip
-    return outputs
+def padded(text: str, result: dict) -> PaddedOutput:
+    data = sample(text).batch
+    full = torch.cat([data["prompts"], data["responses"]], 1)
+    return PaddedOutput(
+        prompt_ids=data["prompts"], response_ids=data["responses"], input_ids=full, position_ids=full,
+        response_mask=data["attention_mask"][:, 3:], attention_mask=data["attention_mask"],
+        metrics=AgentLoopMetrics(), num_turns=2, reward_score=result["reward_score"],
+        extra_fields={"reward_extra_info": result["reward_extra_info"]},
+    )  # fmt: skip
 
 
 def test_the_batched_trainer_gets_them_too_and_its_gae_is_ours(scored):
     worker = object.__new__(AgentLoopWorker)
     worker.reward_loop_worker_handles = None
-    data = worker._postprocess(padded_outputs(scored))
+    data = worker._postprocess(list(map(padded, TEXTS, scored)))
     for text, row in zip(TEXTS, data.batch["rm_scores"], strict=True):
         values = signs(text) if text != "silence" else []
         assert row.tolist() == values + [0.0] * (16 - len(values))
