@@ -16,7 +16,6 @@ import torch
 from nl_gradient_policy_optimization.baselines.sft import SFTSettings
 from nl_reward_model.config import RewardModelConfig
 from nl_reward_model.infer import InferConfig
-from nl_reward_model.measures.metrics import MetricsConfig
 from nl_reward_model.merge_lora import MergeConfig
 from rm_data_anno.annotate import AnnotateConfig
 from tests.conftest import ROOT
@@ -196,7 +195,6 @@ def test_the_published_commands_parse():
     read = parse(InferConfig, args=shlex.split(infer))
     assert (read.max_length, read.batch_size, read.gpu_ids, read.gpu_memory) == (1600, 40, "0,1", "30GiB")
     assert read.max_new_tokens == 350
-    assert parse(MetricsConfig, args=["--input_file", "results.json", "--output_file", "o"]).data_path == "results.json"
 
 
 @pytest.mark.parametrize(

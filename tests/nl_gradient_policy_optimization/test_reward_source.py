@@ -302,7 +302,6 @@ def test_scores_that_a_scheme_would_ignore_are_refused():
     for scheme in ("uniform", "decay"):
         with pytest.raises(InputError, match=f"the scheme '{scheme}' would ignore it; add --scheme dense"):
             token_rewards(ids, tokenizer("byte"), dense, "slf5k", scheme)
-    assert set(token_rewards(ids, tokenizer("byte"), dense, "slf5k", "dense").values) >= {1.0, -1.0}
 
 
 def test_no_prompt_holds_todays_date(tmp_path):
