@@ -119,15 +119,13 @@ def test_own_prompts_come_before_the_general_ones(tmp_path):
     asking = tmp_path / "prompts" / "policy.txt"
     asking.write_text("\ufeffAnswer for $5:\n${prompt}\n")
     assert task.messages(" Hello ") == [{"role": "user", "content": "Answer for $5:\nHello"}]
-    asking.write_text("Answer ${promt}")
-    with pytest.raises(InputError, match=r"policy.txt: lacks \$\{prompt\}"):
-        task.messages("Hello")
-    asking.write_text("${prompt} ${title}")
-    with pytest.raises(InputError, match=r"policy.txt: names \$\{title\}; it may name \$\{prompt\}"):
-        task.messages("Hello")
-    asking.write_bytes("Grüß ${prompt}".encode("latin-1"))
-    with pytest.raises(InputError, match=r"policy.txt: not UTF-8 at byte 2; save it as UTF-8"):
-        task.messages("Hello")
+    for text, told in (
+        ("Answer ${promt}", r"lacks \$\{prompt\}"), ("Grüß ${prompt}", "not UTF-8 at byte 2; save it as UTF-8"),
+        ("${prompt} ${title}", r"names \$\{title\}; it may name \$\{prompt\}"),
+    ):  # fmt: skip
+        asking.write_text(text, encoding="latin-1")
+        with pytest.raises(InputError, match=f"policy.txt: {told}"):
+            task.messages("Hello")
 
 
 def test_a_task_with_other_fields_needs_prompts_of_its_own(tmp_path):
