@@ -49,7 +49,7 @@ def refused(monkeypatch, capsys):
         program = sys.modules[main.__module__].__file__
         monkeypatch.setattr(sys, "argv", [program, *map(str, args), *flags(**settings)])
         capsys.readouterr()
-        with pytest.raises(SystemExit, match="2"):
+        with pytest.raises(SystemExit, match=r"^2$"):
             main()
         return capsys.readouterr().err
 

@@ -44,14 +44,11 @@ def test_a_task_with_a_program_of_its_own_gets_it(args, module):
 
 
 @pytest.mark.parametrize(("absent", "remedy"), [("nl_reward_model", "checkout"), ("datasets", "pip install")])
-def test_a_missing_package_is_named_with_its_remedy(absent, remedy, monkeypatch, capsys):
+def test_a_missing_package_is_named_with_its_remedy(absent, remedy, monkeypatch, refused):
     monkeypatch.delitem(sys.modules, "nl_reward_model.train_rm", raising=False)
     monkeypatch.setitem(sys.modules, absent, None)
-    monkeypatch.setattr(sys, "argv", ["text2grad", "reward-model", "--task", "slf5k"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and absent in error and remedy in error
+    error = refused(main, "reward-model", "--task", "slf5k")
+    assert absent in error and remedy in error
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
