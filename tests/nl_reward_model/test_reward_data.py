@@ -34,8 +34,8 @@ def as_records(items: dict) -> Records:
     return Records(items, Path("records.json"), True)
 
 
-def reward_prompt(max_length: int = 200, shorten: str = "tail", family: str = "byte", file: Prompt = FILE):
-    return RewardPrompt(file, SLF5K, tokenizer(family), max_length, shorten)
+def reward_prompt(max_length: int, shorten: str = "tail") -> RewardPrompt:
+    return RewardPrompt(FILE, SLF5K, tokenizer("byte"), max_length, shorten)
 
 
 @pytest.mark.parametrize("task_name", RECORDS)

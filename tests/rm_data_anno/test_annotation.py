@@ -40,7 +40,7 @@ def annotate(task: str, data: Path, output: Path, code: int = 0, **more: object)
 
 
 def write(path: Path, value: object) -> Path:
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    path.write_text(json.dumps(value))
     return path
 
 
