@@ -243,9 +243,7 @@ def test_signals_and_damage_change_nothing_of_the_result(tmp_path, whole):
     assert (hurt / "checkpoint-3.damaged").is_dir()
     assert same_result(hurt, whole)
 
-    weights = hurt / "adapter_model.safetensors"
-    content = weights.read_bytes()
-    weights.write_bytes(content[:2000] + bytes(len(content) - 2000))
+    flip_byte(hurt / "adapter_model.safetensors")
     with pytest.raises(InputError, match=r"adapter_model.safetensors is damaged .*whole weights .*checkpoint-5"):
         RewardModelCritic.load(hurt, "slf5k")
     assert run_alone(run, tmp_path, "hurt", LORA) == 0

@@ -58,9 +58,8 @@ def ready_trainer(tmp_path, **settings):
 def shake(trainer, amount):
     torch.manual_seed(1)
     for module in (trainer.learner.scorer, trainer.learner.value_function.head):
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.data += amount * torch.randn_like(parameter)
+        for parameter in trainable(module):
+            parameter.data += amount * torch.randn_like(parameter)
 
 
 def gradients_of_one_update(trainer, rows=(0, 1, 2, 3)):
