@@ -78,15 +78,13 @@ TRICKS = {
     "the request twice": f"{ROME}\n\n{ROME}",
     "one sentence again and again": " ".join([GOOD.split(". ")[0] + "."] * 6),
     "one sentence": GOOD.split(". ")[0] + ".",
-    "the same pattern again and again": " ".join(
-        f"The {a} of the Roman aqueducts is a {b} with {c} and {d}."
-        for a, b, c, d in zip(
-            ["arch", "slope", "mortar", "spring", "basin", "nozzle"],
-            ["channel", "siphon", "fountain", "bath", "gravel", "bronze"],
-            ["stone", "lead", "sand", "water", "tanks", "pipes"],
-            ["cities", "valleys", "houses", "engineers", "routes", "emperors"],
-            strict=True,
-        )
+    "the same pattern again and again": (
+        "The arch of the Roman aqueducts is a channel with stone and cities. "
+        "The slope of the Roman aqueducts is a siphon with lead and valleys. "
+        "The mortar of the Roman aqueducts is a fountain with sand and houses. "
+        "The spring of the Roman aqueducts is a bath with water and engineers. "
+        "The basin of the Roman aqueducts is a gravel with tanks and routes. "
+        "The nozzle of the Roman aqueducts is a bronze with pipes and emperors."
     ),
     "filler": (
         "Sure! That's a great question. There are many factors to consider. It depends on your personal situation. "
