@@ -195,8 +195,8 @@ class RewardModelCritic:
         self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None = None, number: int = 0
     ) -> list[Feedback | FeedbackError]:
         """Feedback on each response, in order; see ``text2grad.critics.Critic``."""
-        given = [self.parse(text) for text in self.write(prompts, responses, records, number=number)]
-        return [self._expected(*each) for each in zip(given, self._sure, strict=True)] if self._worth else given
+        written = self._written(prompts, responses, records, number)
+        return [self._expected(self.parse(text), sure) for text, sure in written]
 
     def _expected(self, feedback: Feedback | FeedbackError, sure: list[float]) -> Feedback | FeedbackError:
         """With the expected verdict, unless the model begins in a way of its own."""
@@ -234,8 +234,15 @@ class RewardModelCritic:
         Args:
             number: of the opinion; 0 is greedy.
         """
-        results: list[str | FeedbackError] = [FeedbackError("no feedback yet")] * len(responses)
-        self._sure: list[list[float]] = [[] for _ in responses]
+        return [text for text, _ in self._written(prompts, responses, records, number)]
+
+    def _written(
+        self, prompts: Sequence[str], responses: Sequence[str], records: Sequence[Record] | None, number: int
+    ) -> list[tuple[str | FeedbackError, list[float]]]:
+        """That, and the probabilities of the tokens by which feedback may begin."""
+        results: list[tuple[str | FeedbackError, list[float]]] = [(FeedbackError("no feedback yet"), [])] * len(
+            responses
+        )
         rows, encoded = [], []
         for row, (x, y) in enumerate(zip(prompts, responses, strict=True)):
             try:
@@ -243,14 +250,14 @@ class RewardModelCritic:
                 encoded.append(self.prompt.ids(fields, self.max_length - 1))
                 rows.append(row)
             except DoesNotFit as error:
-                results[row] = FeedbackError(str(error))
+                results[row] = FeedbackError(str(error)), []
         limits = [min(self.max_new_tokens, self.max_length - len(ids)) for ids in encoded]
         matchers = [self._matcher(responses[row]) for row in rows]
         draws = [self._draws(number, ids) for ids in encoded] if number else None
         sources = [(prompts[row], responses[row]) for row in rows]
         written = self.decoder(encoded, limits, self.batch_size, matchers, draws, sources)
         for row, ids, sure in zip(rows, written, self.decoder.sure, strict=True):
-            results[row], self._sure[row] = decoded(self.prompt.tokenizer, ids), sure
+            results[row] = decoded(self.prompt.tokenizer, ids), sure
         return results
 
 
