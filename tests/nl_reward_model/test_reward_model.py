@@ -147,7 +147,7 @@ def test_the_loss_is_trls(tmp_path, monkeypatch, changes):
         output = tmp_path / name
         config = settings(
             tmp_path, data, output_dir=str(output), max_steps=2, validation_share=0.0, per_device_train_batch_size=3,
-            **changes,
+            **{**changes, "optim": "sgd", "learning_rate": 0.1},
         )  # fmt: skip
         train("slf5k", config)
         results.append((losses(output), load_file(next(output.glob("*model.safetensors")))))
