@@ -133,8 +133,9 @@ class RewardModelCritic:
         self.version = {"prompt": prompt.prompt.fingerprint}
         self.temperature, self.batch_size = temperature, batch_size
         self.max_length, self.max_new_tokens = max_length, max_new_tokens
-        typical = _typical(prompt, examples)
-        after, self._worth = _beginnings(prompt, examples, name) if expected_verdict else ([], {})
+        known = [(completion_ids(prompt.tokenizer, z), prompt.task.parse_feedback(z)) for z in examples]
+        typical = _typical(prompt, known)
+        after, self._worth = _beginnings(prompt.task, known, name) if expected_verdict else ([], {})
         watched = after, list(self._worth)
         self.decoder = FeedbackDecoder(model, prompt.tokenizer, prompt.prefix, typical, lookahead, device, watched)
         self._matcher: Callable[[str], QuoteMatcher | None] = lambda response: None
@@ -261,25 +262,27 @@ class RewardModelCritic:
         return results
 
 
-def _typical(prompt: RewardPrompt, examples: Sequence[str]) -> list[tuple[list[int], str, str]]:
-    """Typical feedback as the tokenizer writes it, the bare format at least; its quotes stand for what it is about."""
+_Known = list[tuple[list[int], Feedback]]
+"""Feedback that the model learnt, as the tokenizer writes it and as it is read."""
+
+
+def _typical(prompt: RewardPrompt, known: _Known) -> list[tuple[list[int], str, str]]:
+    """Feedback that guesses begin with, the bare format at least; its quotes stand for what it is about."""
     bare = prompt.task.render_feedback(Feedback("It is good.", ["one", "two"], ["three", "four"]))
-    read = [(completion_ids(prompt.tokenizer, z), prompt.task.parse_feedback(z)) for z in (bare, *examples)]
-    return [(ids, " ".join(each.good), " ".join(each.good + each.poor)) for ids, each in read]
+    first = completion_ids(prompt.tokenizer, bare), prompt.task.parse_feedback(bare)
+    return [(ids, " ".join(each.good), " ".join(each.good + each.poor)) for ids, each in (first, *known)]
 
 
-def _beginnings(prompt: RewardPrompt, examples: Sequence[str], name: str) -> tuple[list[int], dict[int, float]]:
-    """The ids that all examples begin with, and the mean verdict of those that go on with each token.
+def _beginnings(task: Task, known: _Known, name: str) -> tuple[list[int], dict[int, float]]:
+    """The ids that all of it begins with, and the mean verdict of those that go on with each token.
 
     Raises:
-        InputError: they begin in one way, or in too many for these to be verdicts.
+        InputError: it begins in one way, or in too many for these to be verdicts.
     """
-    ids = [completion_ids(prompt.tokenizer, z) for z in examples]
-    after = list(commonprefix(ids))
+    after = list(commonprefix([ids for ids, _ in known]))
     verdicts: dict[int, list[float]] = {}
-    for own, z in zip(ids, examples, strict=True):
-        value = prompt.task.verdict(prompt.task.parse_feedback(z)).value
-        verdicts.setdefault([*own, -1][len(after)], []).append(value)
+    for ids, feedback in known:
+        verdicts.setdefault([*ids, -1][len(after)], []).append(task.verdict(feedback).value)
     if not 2 <= len(verdicts) <= _MOST_BEGINNINGS:
         raise InputError(
             f"{name}: the feedback it learnt begins in {len(verdicts)} ways, which say no verdict; leave "
