@@ -101,7 +101,7 @@ def test_a_script_of_several_commands_ends_with_the_one_that_was_told(tmp_path):
     script = f'. {LAUNCHING}; python() {{ launch command {sys.executable} "$@"; }}; python "$@"; echo later'
     arguments = [str(tmp_path / "worker.py"), str(tmp_path)]
     process = started(tmp_path, "bash", "-euc", script, "script", *arguments)
-    wait_for(tmp_path, "begun-*", 1)
+    assert len(wait_for(tmp_path, "begun-*", 1)) == 1
     process.send_signal(signal.SIGTERM)
     assert "later" not in all_said(process, 128 + signal.SIGTERM, timeout=20)
     assert list(tmp_path.glob("saved-*")) and not running(tmp_path / "worker.py")
