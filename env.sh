@@ -65,12 +65,12 @@ _text2grad_setup() (
     fi
     # Puts this folder on the environment's path (see package-dir in pyproject.toml): scripts run from any folder.
     install --no-deps --no-build-isolation --editable .
-    printf '%s\n%s\n' "$stamp" "$(pwd -P)" >"$venv/.installed" || exit
     if [ "$(uname)" = Linux ] && ! command -v bwrap >/dev/null; then
         echo "programs that a policy writes run in a sandbox, best in bubblewrap: apt install bubblewrap"
     fi
     "$venv/bin/python" -c 'import torch; cuda = torch.cuda.is_available()
 print("torch", torch.__version__, "on", torch.cuda.get_device_name() if cuda else "the CPU")' || exit
+    printf '%s\n%s\n' "$stamp" "$(pwd -P)" >"$venv/.installed" || exit
     echo "ready: source $venv/bin/activate"
 )
 # A server of vLLM needs nothing of this project: serve_vllm.sh starts it, and the stages ask it over HTTP.

@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 tools=${TOOLS:-.venv-tools}
-[ -x "$tools/bin/pip-audit" ] || { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet uv pip-audit; }
+[ -x "$tools/bin/pip-audit" ] || { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet uv pip-audit; } || exit 3
 index=https://pypi.org/simple
 compile=("$tools/bin/uv" pip compile --quiet --no-config --universal --generate-hashes --python-version 3.11
     --no-header --no-annotate --index-url "$index")

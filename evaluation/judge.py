@@ -35,7 +35,7 @@ from text2grad.endpoints.judging import SCHEMA, Judge, JudgeConfig, open_judge, 
 from text2grad.errors import InputError, command
 from text2grad.feedback import Feedback, FeedbackError
 from text2grad.prompts import Prompt, find_prompt, load_prompt, prompt_path
-from text2grad.records import load_records, prompt_of
+from text2grad.records import load_records, predicted_of, prompt_of
 from text2grad.tasks import Record, Task, get_task
 
 _POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}  # for the answer shown first
@@ -233,10 +233,9 @@ def _feedback_pairs(config: WinRateConfig, task: Task) -> dict[str, Pair]:
 
 def _read(record: Record, key: str, path: str, task: Task) -> str | None:
     """A record's feedback as the judge reads it."""
-    if not isinstance(record.get("predicted", ""), dict | None):
-        raise InputError(f"{path}: record {key!r} has no feedback of a model ('predicted'); run 2_infer.py first")
+    predicted = predicted_of(record, f"{path}: record {key!r}")
     try:
-        return None if record["predicted"] is None else _shown(task.fields.from_dict(record["predicted"]), task)
+        return None if predicted is None else _shown(task.fields.from_dict(predicted), task)
     except FeedbackError:
         return None
 

@@ -55,7 +55,9 @@ COMBINE: dict[str, Combine] = {
 }
 
 
-MEASURING = ("critic", "critic_prompt", "tokenizer", "encoder", "logprob_model", "perplexity_model", "bertscore_model")
+MEASURING = (
+    "judge", "critic", "critic_prompt", "tokenizer", "encoder", "logprob_model", "perplexity_model", "bertscore_model",
+)  # fmt: skip
 """Settings of a measurement that decide what its figures mean."""
 
 

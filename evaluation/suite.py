@@ -245,7 +245,7 @@ def run_suite(config: SuiteConfig, benchmarks: list[Benchmark], needs: dict[str,
             if code := ran[line]:
                 break
         if code:
-            not_run.append(f"{benchmark.name}: failed, see its message above")
+            not_run.append(f"{benchmark.name}: failed, see its message above; --skip {benchmark.name} leaves it out")
             status = code
         elif str(benchmark.result) not in results:
             results.append(str(benchmark.result))

@@ -14,7 +14,7 @@ processes=${PROCESSES:-$(python -c 'import torch; print(torch.cuda.device_count(
     exit 2
 }
 command=(python)
-if [ "$((processes * nodes))" -gt 1 ]; then
+if [ "$((processes * nodes))" -gt 1 ] || [[ " $* " == *" --deepspeed"* ]]; then
     command=(torchrun --standalone --nproc_per_node "$processes")
     if [ "$nodes" -gt 1 ]; then
         command=(

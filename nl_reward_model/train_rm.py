@@ -25,6 +25,7 @@ from text2grad.configs import parse_for
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, RewardModelDescription
 from text2grad.critics.reward_model.examples import EncodedRecords, encode, learnt, load_annotated, target
 from text2grad.critics.reward_model.prompt import RewardPrompt
+from text2grad.critics.reward_model.reading import keeps_all
 from text2grad.errors import InputError, command
 from text2grad.grounding import ground
 from text2grad.journal import finetuning
@@ -223,6 +224,8 @@ def _trainer(
     config: RewardModelConfig, tokenizer, encoded: EncodedRecords, held_out: EncodedRecords, monitor: Monitor
 ) -> RewardTrainer:
     model = load_model(config.model, config.weights_dtype, dropout=config.lora_dropout)
+    if config.responses_per_row > 1 and not (keeps_all(model) and model.config._attn_implementation == "sdpa"):
+        raise InputError(f"--responses_per_row: not every layer of {config.model} obeys such rows' masks; leave it out")
     disable_progress_bars()  # TRL's "Truncating": nothing is cut, all records fit already
     try:
         trainer = RewardTrainer(

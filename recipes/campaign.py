@@ -28,7 +28,8 @@ from tabulate import tabulate
 
 from text2grad.configs import parse, setting
 from text2grad.errors import InputError, command
-from text2grad.records import check_same_settings, load_json, save_json
+from text2grad.journal.checksums import checksum
+from text2grad.records import check_same_settings, fingerprint, load_json, save_json
 from text2grad.statistics import interval_text, mean_interval
 
 BASE, COMMANDS = "base", "commands.json"
@@ -80,6 +81,10 @@ class Campaign:
             **config.sizes, **{name: value for name, _, value in changed},
             "data": config.data_path, "model": config.model, "run": config.output_dir,
         }  # fmt: skip
+        path = Path(config.data_path)
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        read = [checksum(file) for file in files if config.data_path and file.is_file()]
+        self.data = {"data": fingerprint(read)} if read else {}
 
     def run(self) -> bool:
         """Run all; False where time was up or a run failed. A signal ends the commands, which save what they must."""
@@ -152,8 +157,8 @@ class Campaign:
         written = {path.name for path in folder.glob("*")}
         if COMMANDS in written and written - {COMMANDS, "log.txt"}:
             remedy = "delete that folder, or choose another --output_dir"
-            check_same_settings(folder, load_json(folder / COMMANDS), now, remedy)
-        return now
+            check_same_settings(folder, self.data | load_json(folder / COMMANDS), self.data | now, remedy)
+        return self.data | now
 
     def _words(self, line: str, names: dict[str, Any]) -> list[str]:
         """A command's words. A path stays one word; flags and sizes may be several."""

@@ -44,7 +44,7 @@ class BatchClient(ChatClient):
         super().__init__(*args, **options)
         self.poll_seconds = poll_seconds
         self._pending: dict[str, tuple[str, dict[str, Any], float]] = {}  # key: (scope, body, bound)
-        self._errors: dict[str, str] = {}
+        self._errors: dict[str, ChatError] = {}
         self._sent: dict[str, list[str]] = {}  # batch id: the keys that this process sent in it
 
     def open(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class BatchClient(ChatClient):
     def answer(self, request: ChatRequest, key: str) -> Reply:
         """``PendingError`` for a request that no batch has answered yet, ``ChatError`` where one failed at it."""
         if key in self._errors:
-            raise ChatError(self._errors[key])
+            raise self._errors[key]
         self._pending[key] = (request.scope, self.body(request), self.bound(request))
         raise PendingError
 
@@ -166,7 +166,8 @@ class BatchClient(ChatClient):
                     raise ChatError(said)
                 reply = self.read(body, self.price, bound)
             except (ChatError, UnreadableError) as error:
-                self._errors[key] = self._clean(f"the batch {name} failed at it: {error}")
+                away = response.get("status_code") in (None, 429, 500, 502, 503, 504)
+                self._errors[key] = ChatError(self._clean(f"the batch {name} failed at it: {error}"), passing=away)
                 continue
             if self.cache:
                 self.cache.replied(None, key, scope, asdict(reply))
@@ -174,7 +175,7 @@ class BatchClient(ChatClient):
             self.budget.spent += reply.usage.cost_usd
         for key in self._sent.pop(name, ()):
             if not self.recall(key) and key not in self._errors and key not in again:
-                self._errors[key] = f"the batch {name} holds no readable answer to it"
+                self._errors[key] = ChatError(f"the batch {name} holds no readable answer to it", passing=True)
 
 
 def _row(line: str) -> dict[str, Any] | None:

@@ -141,14 +141,16 @@ def note(name: str, found: str, result: str) -> None:
 
 
 def main() -> None:
-    names = sys.argv[1:]
+    names, results = sys.argv[1:], dict[str, tuple[str, str]]()
     if "--show" not in names:
         if unknown := set(names) - set(INTEGRATIONS):
             sys.exit(f"error: there is no integration {', '.join(unknown)}; choose from {', '.join(INTEGRATIONS)}")
         for name in names or INTEGRATIONS:
             print(f"== {name}", flush=True)
-            note(name, *run(name))
+            results[name] = run(name)
+            note(name, *results[name])
     print(RECORD.read_text(encoding="utf-8"))
+    sys.exit(any(not result[:1].isdigit() for _, result in results.values()))
 
 
 if __name__ == "__main__":

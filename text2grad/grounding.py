@@ -130,15 +130,11 @@ def _forgiven(core: str, text: str) -> list[Interval]:
             end <= len(text)
             and first.match(text, start)
             and last.match(text, end - 1)
-            and not (_is_word(core[0]) and start and _is_word(text[start - 1]))
-            and not (_is_word(core[-1]) and end < len(text) and _is_word(text[end]))
+            and not (_is_spelt(core[0]) and start and _is_spelt(text[start - 1]))
+            and not (_is_spelt(core[-1]) and end < len(text) and _is_spelt(text[end]))
         ):
             found.append((start, end))
     return found
-
-
-def _is_word(char: str) -> bool:
-    return re.match(r"\w", char) is not None
 
 
 @functools.lru_cache(maxsize=16)  # all quotes of a critique are looked for in one response

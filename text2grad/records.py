@@ -255,6 +255,17 @@ def annotation_of(record: Record) -> dict[str, Any]:
     return made if isinstance(made, dict) else {}
 
 
+def predicted_of(record: Record, where: str) -> dict[str, Any] | None:
+    """A model's feedback on the response, as ``2_infer.py`` writes it; None where its text could not be read.
+
+    Raises:
+        InputError: the record has none.
+    """
+    if not isinstance(found := record.get("predicted", ""), dict | None):
+        raise InputError(f"{where} has no feedback of a model ('predicted'); run 2_infer.py first")
+    return found
+
+
 def prompt_of(record_id: str) -> str:
     """The prompt of a record: ``evaluation/generate.py`` numbers several answers to one as ``ID@0``, ``ID@1``, …"""
     return _SAMPLE.sub("", record_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback, FeedbackError
-from text2grad.records import Records, load_records
+from text2grad.records import Records, load_records, predicted_of
 from text2grad.tasks import Interval, Record, Task
 from text2grad.token_rewards import tokens_in
 from text2grad.token_text import token_spans
@@ -48,10 +48,7 @@ def load_feedback_rows(path: str | Path, task: Task) -> Records:
     """
     rows = load_records(path, task)
     for record_id, row in rows.items():
-        if not isinstance(row.get("predicted", ""), dict | None):
-            raise InputError(
-                f"{path}: record {record_id!r} has no feedback of a model ('predicted'); run 2_infer.py first"
-            )
+        predicted_of(row, f"{path}: record {record_id!r}")
         try:
             annotation = task.feedback(row)
         except FeedbackError as error:

@@ -166,6 +166,7 @@ def main() -> None:
     kinds = Counter(record["annotation"]["how"] for record in made.values())
     print(f"{config.output_path}: {len(made)} responses to {config.rounds} variations of {len(posts)} posts")
     print(", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
+    print("variations of one post are alike: train with --validation_share 0, or --validation_path of other posts")
 
 
 if __name__ == "__main__":

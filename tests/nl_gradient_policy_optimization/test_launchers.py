@@ -83,6 +83,7 @@ def test_a_launcher_takes_what_the_stages_before_left_and_an_optimizer_that_goes
     assert words[2:6] == ["--data_path", f"{runs}/annotated.json", "--critic", f"{runs}/reward_model"]
     assert words[6:] == ["--output_dir", f"{runs}/text2grad", "--critic", "mine.py:judge"]
     assert started(script, processes="2").startswith("torchrun --standalone --nproc_per_node 2 ")
+    assert started(script, "--deepspeed", "zero2.json").startswith("torchrun --standalone --nproc_per_node 1 ")
     config = parse(PolicyConfig, args=words)
     assert (config.critic, config.optimizer) == ("mine.py:judge", "adamw" if task == "kodcode" else "adafactor")
     assert not config.deepspeed  # sharded, Adafactor would make another update than PPO's
@@ -176,6 +177,11 @@ def test_an_accelerate_config_with_fsdp_is_refused(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as accelerate launch sets it
     with pytest.raises(InputError, match=r"asks for FSDP.*run without it \(DDP\), or with --deepspeed"):
         check_fsdp()
+
+
+def test_deepspeed_without_a_launcher_is_one_sentence(tmp_path):
+    with pytest.raises(InputError, match="--deepspeed wants a launcher, for one process too"):
+        make_accelerator(tiny_config(tmp_path, deepspeed=str(STAGE / "deepspeed" / "zero2.json")))
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "ACCELERATE_USE_CPU"])

@@ -15,7 +15,7 @@ from nl_reward_model.data import check_disjoint, split_by_prompt, spread
 from nl_reward_model.rows import collate, shared_rows
 from nl_reward_model.train_rm import train
 from tests.reward_records import PROMPT, RECORDS, losses, settings, slf5k_records, write
-from tests.tiny import FAMILIES, adapted, randomised, reference_logprobs, tokenizer
+from tests.tiny import FAMILIES, adapted, randomised, reference_logprobs, tiny_model, tokenizer
 from text2grad.critics.reward_model.critic import RewardModelDescription
 from text2grad.critics.reward_model.examples import NO_LOSS, encode, learnt, load_annotated, target
 from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, cut
@@ -210,6 +210,15 @@ def test_shared_rows_have_the_loss_and_the_gradients_of_single_ones(family, pack
     found = gradients(model, [shared_rows(EXAMPLES, PROMPTS, 8)])  # both rows in one batch, one of them padded
     assert bool(packs) == packed
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text"])
+def test_rows_are_not_shared_where_masks_alone_do_not_decide_what_is_seen(family, tmp_path):
+    """By eager attention, which adds a mask to the scores, or beside a sliding window."""
+    model = tiny_model(tmp_path / "model", family)
+    config = settings(tmp_path, write(tmp_path, slf5k_records()), model=model, responses_per_row=2)
+    with pytest.raises(InputError, match="--responses_per_row: not every layer"):
+        train("slf5k", config)
 
 
 def first_losses(tmp_path, name: str, **changes) -> list[float]:

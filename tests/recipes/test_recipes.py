@@ -135,6 +135,19 @@ def test_all_methods_of_a_seed_come_first_and_nothing_runs_twice(tmp_path, capsy
     assert list(load_json(tmp_path / "my run/figures.json")) == [*order, "second-seed3"]
 
 
+@pytest.mark.parametrize("name", ["posts.json", "posts/train.json"])
+def test_other_data_by_the_same_name_are_refused(tmp_path, name):
+    (tmp_path / "posts").mkdir()
+    data = str(tmp_path / Path(name).parts[0])
+    for content in ("{}", "[]"):
+        (tmp_path / name).write_text(content)
+        run = campaign(tmp_path, data_path=data, only=["first"]).run
+        if content == "{}":
+            assert run() and run()
+    with pytest.raises(InputError, match=r"begun with other settings .*data"):
+        run()
+
+
 def test_a_path_is_one_word_and_a_size_may_be_several(tmp_path):
     made = campaign(tmp_path, data_path="my posts.json", sizes={"size": "1 4"})
     words = made._words('run {data} "{out}/a.json" {policy}/x --k {size} {flags}', {

@@ -367,14 +367,14 @@ def test_replies_that_were_kept_before_a_kill_are_counted_once(tmp_path):
     assert read(tmp_path, ".report.json")["paid"]["requests"] == 4
 
 
-def test_what_a_batch_fails_at_is_listed_and_can_be_tried_again(tmp_path):
+def test_what_a_batchs_server_fails_at_is_listed_and_asked_again_by_the_next_run(tmp_path):
     with FaultServer(judge, faults=["500"], rate=0.5, seed=3) as server:
         config = batched(tmp_path, server, 12)
         unfinished(config)
         failed = read(tmp_path, ".failed.json")
         assert 0 < len(failed) < 12
         assert all("the model stumbled" in reason for reason in failed.values())
-        server.rate, config.retry_failed = 0.0, True
+        server.rate = 0.0
         annotate("slf5k", config)
         assert sorted(map(record_of, server.requests[12:])) == sorted(failed)
     assert list(read(tmp_path)) == list(posts(12))

@@ -288,12 +288,16 @@ def test_the_cache_remembers_replies_and_spending_across_runs(tmp_path):
         assert (again.text, again.usage) == (reply.text, reply.usage)
         assert second.budget.spent == pytest.approx(2 * reply.usage.cost_usd)
 
+        with FaultServer(echo) as other:  # which may run another model by the same name
+            client_of(other, model="gpt-4o", cache=second.cache).complete(HELLO, scope="a")
+            assert len(other.requests) == 1
+
         second.cache.void("a")
         second.complete(HELLO, scope="a")
         assert len(server.requests) == 3
         second.cache.close()
         third = ReplyCache(path)
-    assert third.usage.cost_usd == pytest.approx(3 * reply.usage.cost_usd)
+    assert third.usage.cost_usd == pytest.approx(4 * reply.usage.cost_usd)
     assert third.lost_usd == 0
 
 

@@ -42,6 +42,7 @@ decomposed = partial(unicodedata.normalize, "NFD")
         ("\n", "'\\n'", []),
         ("“”", "a b", []),
         ("室友", "我的室友从来不洗碗", ["室友"]),
+        ("苹果很好…", "他说苹果很好吃。", ["苹果很好"]),  # no spaces tell where a word ends
         ("🐶🎉", "dog 🐶🎉!", ["🐶🎉"]),
         ("한국어를", decomposed("나는 한국어를 배운다"), [decomposed("한국어를")]),
         (decomposed("한국어를"), "나는 한국어를 배운다", ["한국어를"]),

@@ -34,6 +34,11 @@ class Recorder:
         return list(map(quoting_critic.judge, prompts, responses))
 
 
+def test_a_persons_notes_are_not_passed_over():
+    with pytest.raises(InputError, match="only the variant human_feedback reads a person's feedback"):
+        load_critic("http://localhost:1/v1#m", "slf5k", feedback_field="notes")
+
+
 @pytest.mark.parametrize("made", [TokenJudge, CriticService])
 def test_a_persons_feedback_is_not_laid_on_new_responses(made):
     critic = load_critic("http://localhost:1/v1#m", "slf5k", variant="human_feedback")

@@ -211,6 +211,12 @@ def test_a_log_that_cannot_be_read_says_nothing_of_the_response(log):
     assert get_task("kodcode").known_value({"log": ' {"passed": true}'}) == 1.0
 
 
+@pytest.mark.parametrize(("error", "shown"), [("Undecided", False), ("AssertionError", True)])
+def test_a_model_reads_no_failure_in_a_log_that_decides_nothing(error, shown):
+    record = {"question": "q", "solution": "s", "log": {"passed": False, "error_type": error}}
+    assert bool(get_task("kodcode").prompt_fields(record)["log"]) == shown
+
+
 @pytest.mark.parametrize("reference", [["yes", "no"], 7])
 def test_a_reference_that_is_no_text_is_named(tmp_path, reference):
     save_json(tmp_path / "in.json", [{"prompt": "x", "reference": reference}])

@@ -82,8 +82,8 @@ class ChatCritic:
         path = prompt or prompt_path(task, "annotation", variant)
         required = ("prompt", "response", "feedback") if variant == "human_feedback" else ("prompt", "response")
         self.prompt = load_prompt(path, required, ("prompt", "response", "feedback", *task.extra_prompt_fields))
-        if "feedback" in self.prompt.names and variant != "human_feedback":
-            raise InputError(f"{self.prompt.source}: only the variant human_feedback has a prompt with ${{feedback}}")
+        if (feedback_field or "feedback" in self.prompt.names) and variant != "human_feedback":
+            raise InputError(f"{self.prompt.source}: only the variant human_feedback reads a person's feedback")
         self.fit: Callable[[dict[str, str]], dict[str, str]] = dict
         if described := _served_reward_model(Path(path), task):
             description, reward_prompt = described

@@ -267,7 +267,7 @@ class ChatClient:
     def key(self, request: ChatRequest) -> str:
         """What the cache knows a request by."""
         wanted = [request.messages, request.schema, request.logprobs, request.length]
-        return fingerprint([self.model, *wanted, request.temperature, request.scope])
+        return fingerprint([self.base_url, self.model, *wanted, request.temperature, request.scope])
 
     def forget(self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any] | str | None, scope: str) -> None:
         """A reply led nowhere: the same request is to be sent again, in a later run as well."""

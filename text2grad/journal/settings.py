@@ -21,7 +21,7 @@ _DECIDING = (
     "optimizer", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
     "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size", "gradient_accumulation_steps",
     "train_sampling_strategy", "validation_share", "responses_per_row", "critique", "verdict", "packing", "loss_type",
-    "beta", "label_smoothing", "label_smoothing_factor", "center_rewards_coefficient",
+    "beta", "label_smoothing", "label_smoothing_factor", "center_rewards_coefficient", "first_word_weight",
 )  # fmt: skip
 
 

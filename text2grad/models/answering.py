@@ -200,8 +200,8 @@ class ServedPolicy:
     def __init__(self, model: str, base_url: str | None, endpoint: Endpoint, identity: str = ""):
         from text2grad.endpoints.client import ChatClient
 
-        self.name, self.identity, self.workers = model, identity or model, endpoint.concurrency
-        self._client = ChatClient(base_url, model, **endpoint.client_options())
+        self._client, self.name = ChatClient(base_url, model, **endpoint.client_options()), model
+        self.identity, self.workers = identity or f"{self._client.base_url} {model}", endpoint.concurrency
 
     def length(self, chat: Chat) -> int:
         return sum(len(message["content"]) for message in chat) // 4

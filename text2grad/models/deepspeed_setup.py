@@ -4,13 +4,20 @@ import importlib
 import os
 import warnings
 
+from text2grad.errors import InputError
+
 
 def prepare_deepspeed(on_cpu: bool) -> None:
     """To be called before DeepSpeed begins, and before a model is loaded for it.
 
     On the CPU it compiles a shared-memory collective on first use, which nothing here needs; a run that is killed
     meanwhile leaves a lock behind, and every later run would wait for it without end.
+
+    Raises:
+        InputError: no launcher has started this process; DeepSpeed would look for MPI.
     """
+    if "LOCAL_RANK" not in os.environ:
+        raise InputError("--deepspeed wants a launcher, for one process too: torchrun --nproc_per_node 1 SCRIPT ...")
     # DeepSpeed calls collectives by names that torch has deprecated: one warning per call otherwise.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     if on_cpu:

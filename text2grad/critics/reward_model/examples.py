@@ -64,6 +64,8 @@ def load_annotated(path: str | Path, task: Task) -> Records:
         raise InputError(
             f"{path}: no record carries {task.fields.critique!r}; annotate the file first (stage 1, rm_data_anno)"
         )
+    if left_out := len(records) - len(annotated):
+        print(f"{path}: {left_out} of {len(records)} records carry no {task.fields.critique!r} and are left out")
     return records.like(annotated)
 
 

@@ -46,6 +46,11 @@ class PackedModel:
         self._rows.keep(rows)
 
 
+def keeps_all(model: PreTrainedModel) -> bool:
+    """Whether masks alone decide what a token sees: sliding windows and recurrent states count positions themselves."""
+    return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+
+
 class AnyModel:
     """A causal LM through transformers' cache; the prefix is computed once.
 
@@ -60,8 +65,7 @@ class AnyModel:
 
     def __init__(self, model: PreTrainedModel, prefix: Sequence[int], pad: int, device: torch.device | str):
         self._model, self._prefix, self._pad, self._device = model, list(prefix), pad, device
-        # Sliding windows and recurrent states count positions by themselves: they neither share nor take back.
-        self.takes_back = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+        self.takes_back = keeps_all(model)
         self._sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
         self._prefix_cache: DynamicCache | None = None
 

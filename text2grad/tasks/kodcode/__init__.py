@@ -72,7 +72,7 @@ class KodCode(Task):
         return "\n".join(dedent(block) if block[:1] in (" ", "\t") else block for block in blocks)
 
     def prompt_fields(self, record: Record) -> dict[str, str]:
-        log = record.get("log") or ""
+        log = "" if self.undecided(record) else record.get("log") or ""
         shown = log if isinstance(log, str) else json.dumps(log, ensure_ascii=False, indent=1)
         return {**super().prompt_fields(record), "test": str(record.get("test") or ""), "log": shown}
 
