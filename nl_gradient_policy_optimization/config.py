@@ -379,7 +379,7 @@ class PolicyConfig(
             ("critic_variant", "an endpoint as --critic", endpoint),
             ("critic_max_new_tokens", "a reward model's folder or an endpoint as --critic", model),
             ("critic_expected_verdict", "a reward model's folder as --critic", model and not endpoint),
-            ("critic_temperature", "a reward model's folder or an endpoint as --critic", model),
+            ("critic_temperature", "an endpoint as --critic, or --critic_votes", endpoint or self.critic_votes > 1),
             ("audit_prompt", "an endpoint as --audit_critic", is_endpoint(self.audit_critic)),
             ("audit_flip_limit", "--audit_critic, the trusted critic", self.audit_critic),
             ("audit_gap_limit", "--audit_critic, the trusted critic", self.audit_critic),

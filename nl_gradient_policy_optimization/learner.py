@@ -126,6 +126,8 @@ class Learner:
         tokens = float(self.reduce(minibatch.mask.sum()))
         if tokens == 0:
             return {}
+        # Gradients of a mean over many tokens are too small for float16: multiplied here, divided in float32.
+        scale = tokens if self.scorer.base.dtype == torch.float16 and not self.config.deepspeed else 1.0
         sums: dict[str, float] = defaultdict(float)
         micro_batches = list(minibatch.micro_batches(self.config.micro_batch_size))
         for _, micro_batch in micro_batches:
@@ -137,13 +139,13 @@ class Learner:
                 # V may be far off, as long as it is finite: its gradient is clipped.
                 self._stop_if_broken(policy.detach() + 0 * value.detach(), micro_batch)
                 # Ranks' gradients are averaged, and accumulated ones divided by their number: both undone here.
-                self.accelerator.backward(policy * self.accelerator.num_processes * len(micro_batches))
+                self.accelerator.backward(policy * scale * self.accelerator.num_processes * len(micro_batches))
                 if self.value_function:
                     value.backward()
                 for name, column in outputs.figures.items():
                     sums[name] += float((column.detach() * mask).sum())
                 if self.accelerator.sync_gradients:
-                    norm = weights.clip_gradient(self.accelerator, self.model, self.config.max_grad_norm)
+                    norm = weights.clip_gradient(self.accelerator, self.model, self.config.max_grad_norm, scale)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
         if self.value_function:

@@ -12,6 +12,7 @@ observers (``observers/``). One *step* is all five; an *update* is one step of t
 resumed run repeats an uninterrupted one bit for bit.
 """
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
@@ -186,8 +187,11 @@ class NLGradientTrainer:
         """Give every rollout its feedback, and stop where too much of it failed."""
         self.costs.count(critiques=sum(not rollout.blank for rollout in batch.rollouts))
         for rollout, given in zip(batch.rollouts, feedback, strict=True):
-            if len(given.rewards) != len(rollout.response_ids):
-                raise RuntimeError(f"{rollout.id}: {len(given.rewards)} rewards, {len(rollout.response_ids)} tokens")
+            if len(given.rewards) != len(rollout.response_ids) or not all(map(math.isfinite, given.rewards)):
+                raise RuntimeError(
+                    f"{rollout.id}: {self.rewards.name} gave {len(given.rewards)} rewards for "
+                    f"{len(rollout.response_ids)} tokens, or one that is not finite"
+                )
             if given.error is not None:
                 tqdm.write(f"no feedback on {rollout.id}: {given.error}")
         batch.receive(feedback)
@@ -243,7 +247,9 @@ class NLGradientTrainer:
             "rows": {log.path.name: log.count for log in (self.metrics_log, self.rollout_log)},
             "ledger": self.costs.spent,
         }
-        with self.checkpoints.write(self.finished_steps, state, 5 * weights.trainable_bytes(learner.scorer)) as folder:
+        times = 2 if self.config.optimizer == "adafactor" else 8 if self.config.deepspeed else 5
+        size = times * weights.trainable_bytes(learner.scorer)
+        with self.checkpoints.write(self.finished_steps, state, size) as folder:
             weights.save_policy(self.accelerator, learner.model, learner.optimizer, folder)
             if self.accelerator.is_main_process:
                 self.save_beside(folder / "policy")

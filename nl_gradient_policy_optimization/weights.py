@@ -47,8 +47,11 @@ def make_optimizer(policy: nn.Module, config: PolicyConfig) -> Optimizer:
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=config.weight_decay)
 
 
-def clip_gradient(accelerator: Accelerator, model: Any, limit: float) -> float:
-    """The norm of the policy's gradient over all ranks, before it is clipped."""
+def clip_gradient(accelerator: Accelerator, model: Any, limit: float, scale: float = 1.0) -> float:
+    """The norm of the policy's gradient over all ranks, before it is clipped; ``scale``: what it was multiplied by."""
+    for weight in trainable(model) if scale != 1 else ():
+        if weight.grad is not None:
+            weight.grad /= scale
     norm = accelerator.clip_grad_norm_(model.parameters(), limit)
     if norm is None:  # DeepSpeed has clipped and stepped already
         norm = model.get_global_grad_norm()

@@ -137,7 +137,9 @@ def leave_one_out(scores: Tensor, counts: Tensor, group_size: int = 1, reduce: R
     return torch.where((counts > 0) & (others[1] > 0), chosen - baseline, torch.zeros_like(chosen))
 
 
-def group_normalised(scores: Tensor, counts: Tensor, group_size: int, eps: float = 1e-4, divide: bool = True) -> Tensor:
+def group_normalised(
+    scores: Tensor, counts: Tensor, group_size: int, eps: float = 1e-4, divide: bool = True, reduce: Reduce = alone
+) -> Tensor:
     """(R_i − mean) / (standard deviation + eps) over a prompt's responses. Source: GRPO, Shao et al. 2024.
 
     Args:
@@ -145,11 +147,11 @@ def group_normalised(scores: Tensor, counts: Tensor, group_size: int, eps: float
             differ, those that are nearly always or hardly ever answered well.
     """
     chosen, counts = _chosen(scores, counts), counts.to(scores.dtype)
-    total, count = _group_sums(torch.stack([chosen, counts]), group_size)
+    total, count = _group_sums(torch.stack([chosen, counts]), group_size, reduce)
     deviations = (chosen - total / count.clamp(min=1)) * counts
     if not divide:
         return deviations
-    (squares,) = _group_sums(deviations[None] ** 2, group_size)
+    (squares,) = _group_sums(deviations[None] ** 2, group_size, reduce)
     return deviations / ((squares / (count - 1).clamp(min=1)).sqrt() + eps)
 
 

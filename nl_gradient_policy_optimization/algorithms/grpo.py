@@ -39,9 +39,9 @@ class GRPO(Text2Grad):
 
         Where all are worth the same this is 0: the deviation would blow their KL penalties up to full size.
         """
-        size, (worths, outcomes) = self.run.config.rollouts_per_prompt, self.outcomes(batch)
-        differ = group_normalised(worths, batch.counts, size, divide=False).view(-1, size).abs() > 1e-5
-        relative = group_normalised(outcomes, batch.counts, size, self.eps)
+        size, (worths, outcomes), reduce = self.run.config.rollouts_per_prompt, self.outcomes(batch), self.run.reduce
+        differ = group_normalised(worths, batch.counts, size, divide=False, reduce=reduce).view(-1, size).abs() > 1e-5
+        relative = group_normalised(outcomes, batch.counts, size, self.eps, reduce=reduce)
         return relative * differ.any(1).repeat_interleave(size)
 
     def outcome_of(self, batch: Batch) -> str:

@@ -24,6 +24,7 @@ class PRIME(GRPO):
 
     def advantages(self, batch: Batch) -> Tensor:
         size, mask = self.run.config.rollouts_per_prompt, batch.mask
-        returns = discounted_sums(prime_tokens(batch.deltas, mask, size), mask, 1.0)
-        returns = returns + per_response(leave_one_out(self.outcomes(batch)[1], batch.counts, size), mask)
-        return whiten(returns, mask, self.run.reduce)
+        tokens, outcomes = discounted_sums(prime_tokens(batch.deltas, mask, size), mask, 1.0), self.outcomes(batch)
+        told, returns = (tokens + per_response(leave_one_out(each, batch.counts, size), mask) for each in outcomes)
+        # Where nothing was told, whitening would blow the KL penalties up to full size.
+        return whiten(returns, mask, self.run.reduce) * (self.run.reduce(told.abs().sum()) > 1e-5)

@@ -274,7 +274,7 @@ class CritiqueReader:
             InputError: the step's rollouts have nothing to read, on any rank.
         """
         ids = [self.prompt_ids(each, room or len(each.response_ids)) for each in rollouts]
-        if not self.run.reduce(torch.tensor(float(any(ids)))):
+        if not self.run.reduce(torch.tensor(float(any(ids) or not any(each.counts for each in rollouts)))):
             raise InputError(
                 f"--algorithm {self.run.algorithm.name} reads critiques, and no rollout of this step has one that "
                 "fits; use a critic that writes them (a reward model trained with critiques, an LLM, a program), or "

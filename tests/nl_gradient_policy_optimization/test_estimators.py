@@ -99,6 +99,12 @@ def test_a_step_of_equal_verdicts_learns_nothing_from_its_kl_penalties():
     assert found.abs().max() < 1e-3
 
 
+def test_prime_learns_nothing_from_kl_penalties_where_nothing_was_told():
+    batch = batch_of([1.0] * 4)
+    batch.deltas = batch.given = torch.zeros_like(batch.deltas)
+    assert not advantages_of("prime", batch, penalty=1e-3).any()
+
+
 def test_where_no_span_tells_tokens_apart_kl_penalties_move_none():
     batch = batch_of()
     batch.deltas = batch.given = torch.full_like(batch.given, 0.5) * batch.mask  # praises everything

@@ -3,8 +3,10 @@
 import json
 import math
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from nl_gradient_policy_optimization.config import PolicyConfig
 from nl_gradient_policy_optimization.export import export
 from nl_gradient_policy_optimization.optimize import make_policy, optimize, prepare, short_enough
 from nl_gradient_policy_optimization.schedule import learning_rate_share
+from nl_gradient_policy_optimization.weights import trainable_bytes
 from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import run_ranks
 from tests.tiny_runs import STAGE, ScriptedRewards, SpokenRewards, encoded_prompts, rows, tiny_config, untimed
@@ -217,6 +220,29 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         trainer.train()
 
 
+def test_a_reward_that_is_no_number_is_laid_at_its_sources_door(tmp_path):
+    class Broken(ScriptedRewards):
+        name = "mine"
+
+        def __call__(self, rollouts):
+            return [replace(each, rewards=[math.nan] * len(each.rewards)) for each in super().__call__(rollouts)]
+
+    with pytest.raises(RuntimeError, match=r"post-.*: mine gave .* one that is not finite"):
+        optimize("slf5k", tiny_config(tmp_path), Broken())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "room", "fits"), [("adafactor", 3, True), ("adamw", 3, False), ("adamw", 6, True)]
+)
+def test_a_checkpoint_wants_the_room_that_its_optimiser_takes(tmp_path, monkeypatch, optimizer, room, fits):
+    """In sizes of the trained weights."""
+    trainer = prepare("slf5k", tiny_config(tmp_path, optimizer=optimizer, max_steps=1), ScriptedRewards())
+    free = SimpleNamespace(free=room * trainable_bytes(trainer.learner.scorer))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
+    with nullcontext() if fits else pytest.raises(InputError, match="no space for checkpoint-1: "):
+        trainer.train()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -236,7 +262,7 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
         ({"vllm_url": ["http://h:1"]}, "--vllm_url does nothing without --generation vllm_server"),
         ({"critic": "http://h:1/v1#m", "critic_votes": 2}, "--critic_temperature"),
         ({"critic_votes": 2}, "--critic_votes needs a folder or an endpoint"),
-        ({"critic_temperature": 0.7}, "without a reward model's folder or an endpoint as --critic"),
+        ({"critic_temperature": 0.7}, "without an endpoint as --critic, or --critic_votes"),
         ({"critic_max_new_tokens": 9}, "leave --critic_max_new_tokens out"),
         ({"critic": "http://h:1/v1#m", "critic_variant": "human_feedback"}, "record's response, not about new ones"),
         ({"critic": "http://h:1/v1#m", "critic_variant": "dense"}, "ignores the scores of --critic_variant dense"),

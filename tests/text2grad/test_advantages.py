@@ -115,11 +115,14 @@ def test_leave_one_out_by_hand():
         leave_one_out(scores, COUNTS, group_size=3)
 
 
-def test_leave_one_out_over_ranks_is_that_of_all():
+def test_comparisons_over_ranks_are_those_of_all():
     scores = tensor([1.0, 3.0, 0.0, 2.0])
     totals = torch.stack([scores.sum(), tensor(4.0)])
     parts = [leave_one_out(part, torch.ones(2), reduce=lambda _: totals) for part in (scores[:2], scores[2:])]
     torch.testing.assert_close(torch.cat(parts), leave_one_out(scores, COUNTS))
+    sums = {2: totals, 1: ((scores - scores.mean()) ** 2).sum()[None]}
+    parts = [group_normalised(part, torch.ones(2), 1, reduce=lambda own: sums[len(own)]) for part in scores.split(2)]
+    torch.testing.assert_close(torch.cat(parts), group_normalised(scores, COUNTS, 4))
 
 
 def test_group_normalised_by_hand():

@@ -131,6 +131,15 @@ def test_gradient_of_an_update(tmp_path, lora_r):
     assert relative_error(found["value"], expected_value) < 1e-6
 
 
+def test_float16_keeps_the_gradient_of_a_mean_over_many_tokens(tmp_path):
+    trainer, _ = ready_trainer(tmp_path, dtype="float16")
+    few, own = gradients_of_one_update(trainer)["policy"], trainer.learner.reduce
+    trainer, _ = ready_trainer(tmp_path / "again", dtype="float16")
+    trainer.learner.reduce = lambda sums: own(sums) * 2**16  # as of so many ranks
+    many = [gradient * 2**16 for gradient in gradients_of_one_update(trainer)["policy"]]
+    assert relative_error(many, few) < 0.01
+
+
 def test_the_first_update_begins_with_the_pass_that_scored(tmp_path, monkeypatch):
     """Where one micro-batch holds all rollouts, and until weights change; the gradient is the same."""
     passes, computed = list[int](), policy._hidden_states
