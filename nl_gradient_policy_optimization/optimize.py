@@ -141,7 +141,8 @@ def prepare(
         budget = joined([client.budget for client in clients])
         for client in clients:
             client.budget = budget
-        rewards = AuditedRewards(rewards, CriticRewards(trusted, task, asked), config.audit_share, config.seed)
+        theirs = config.algorithm.wrap(CriticRewards(trusted, task, asked), task, asked)
+        rewards = AuditedRewards(rewards, theirs, config.audit_share, config.seed)
         observers.append(Audit())
     policy = make_policy(config, accelerator.device)
     prepared = NLGradientTrainer(config, task, policy, tokenizer, prompts, rewards, accelerator, checkpoints, observers)

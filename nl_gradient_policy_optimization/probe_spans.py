@@ -77,7 +77,8 @@ def probe(
     truth = end = torch.zeros((), device=trainer.accelerator.device)
     for batch in islice(batches, settings.truth_batches):
         truth = truth + gradient(trainer, batch, plain(trainer, batch))
-        end = end + gradient(trainer, batch, batch.mask - before_end(batch.mask))
+        ended = torch.tensor([[rollout.finished] for rollout in batch.rollouts])
+        end = end + gradient(trainer, batch, (batch.mask - before_end(batch.mask)) * ended)
     what_to_say = without(truth, end)
     methods = compared(trainer)
     found: dict[str, dict[str, list[float]]] = {name: {"all": [], "what to say": []} for name in methods}

@@ -83,7 +83,7 @@ def shuffled(batch: Batch) -> Batch:
 def measured(trainer: NLGradientTrainer, batch: Batch) -> dict[str, float]:
     """AUC of Δ against the labels, by tokens and by whole spans, and its means."""
     batch = trainer.algorithm.on_batch(batch)
-    labels, gap = batch.deltas.double(), gaps(batch).double()
+    labels, gap = (batch.deltas * batch.extra["taught"][:, None]).double(), gaps(batch).double()
     spans = span_sums(labels, gap)
     begins = labels.sign() != torch.nn.functional.pad(labels.sign(), (1, 0))[:, :-1]
     result: dict[str, float] = {"read": int(batch.extra["taught"].sum())}

@@ -20,7 +20,7 @@ from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, command, when_interrupted
 from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
-from text2grad.models import DtypeName, best_device, load_model, load_tokenizer, model_identity
+from text2grad.models import DtypeName, best_device, folded, load_model, load_tokenizer, model_identity
 from text2grad.prompts import Prompt, find_prompt, load_prompt
 from text2grad.records import Records, check_output, load_records, save_records
 from text2grad.safety.redaction import redacted
@@ -195,7 +195,7 @@ def _placed(config: InferConfig):
         return load_model(config.model, config.dtype, f"cuda:{ids[0]}" if ids else best_device())
     model = load_model(config.model, config.dtype)
     if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
+        model = folded(model)
     from accelerate import dispatch_model, infer_auto_device_map
 
     memory = {number: config.gpu_memory or torch.cuda.mem_get_info(number)[0] for number in ids}

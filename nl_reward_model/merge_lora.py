@@ -53,7 +53,7 @@ def merge(config: MergeConfig) -> None:
             PeftModel.from_pretrained(load_model(base or base_of(str(adapter))), str(adapter))
     except InputError:
         raise
-    except (RuntimeError, ValueError, SafetensorError) as error:
+    except (RuntimeError, ValueError, SafetensorError, UserWarning) as error:
         trained = load_json(adapter / "adapter_config.json").get("base_model_name_or_path")
         raise InputError(
             f"{adapter}: is damaged, or does not fit {base or 'its base'}; it was trained from {trained}"

@@ -186,7 +186,7 @@ def _describe(
         settings=config.decisions(),
         data={
             "path": config.data_path,
-            "hash": fingerprint(dict(records)),
+            "hash": fingerprint(list(records.items())),
             "validation_path": config.validation_path,
             "training": len(encoded.ids),
             "validation": len(held_out.ids),
@@ -211,7 +211,7 @@ def _begin_or_resume(
     output: Path, description: RewardModelDescription, prompt: Prompt, config: RewardModelConfig, validation: Records
 ) -> tuple[list[dict[str, Any]], bool]:
     """Refuse to mix two runs in one folder; returns the changes since it was begun, and whether anything is left."""
-    added = {"weights": weights_fingerprint(config.model), "validation": fingerprint(dict(validation))}
+    added = {"weights": weights_fingerprint(config.model), "validation": fingerprint(list(validation.items()))}
     run = {"prompt": prompt.text, "data": description.data["hash"], **description.settings, **added}
     path = output / RUN_FILE
     with config.main_process_first(local=False):

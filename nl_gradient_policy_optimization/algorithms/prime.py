@@ -27,4 +27,4 @@ class PRIME(GRPO):
         tokens, outcomes = discounted_sums(prime_tokens(batch.deltas, mask, size), mask, 1.0), self.outcomes(batch)
         told, returns = (tokens + per_response(leave_one_out(each, batch.counts, size), mask) for each in outcomes)
         # Where nothing was told, whitening would blow the KL penalties up to full size.
-        return whiten(returns, mask, self.run.reduce) * (self.run.reduce(told.abs().sum()) > 1e-5)
+        return whiten(returns, mask, self.run.reduce) * (self.run.reduce(told.abs().amax()) > 1e-5)

@@ -184,7 +184,7 @@ def fine_tune(
     """
     folder = Path(config.output_dir)
     path = folder / RUN_FILE
-    begun = {"method": method, "data": fingerprint(items), **config.decisions()}
+    begun = {"method": method, "data": fingerprint(list(items.items())), **config.decisions()}
     begun["weights"] = weights_fingerprint(config.model)
     task = asking(get_task(config.task), config.words)
     words = load_prompt(config.words, ("prompt",)) if config.words else None

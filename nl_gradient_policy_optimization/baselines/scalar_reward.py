@@ -19,7 +19,7 @@ from nl_gradient_policy_optimization.baselines import LAUNCHER
 from nl_gradient_policy_optimization.baselines.finetuning import FineTuning, Row, fine_tune
 from nl_gradient_policy_optimization.baselines.pairs import load_pairs
 from nl_gradient_policy_optimization.baselines.scalar_model import ScalarDescription, ScalarModel, load_classifier
-from text2grad.configs import parse
+from text2grad.configs import parse, setting
 from text2grad.errors import command
 from text2grad.tasks import get_task
 from text2grad.tasks.commands import quoted
@@ -28,6 +28,8 @@ from text2grad.tasks.commands import quoted
 @dataclass
 class ScalarRewardSettings(FineTuning, RewardConfig):
     """Settings of the scalar reward model."""
+
+    disable_dropout: bool = setting(False, "turn the adapter's dropout off, too, whatever --lora_dropout says")
 
 
 def example(prompt: list[int], chosen: list[int], rejected: list[int]) -> Row:

@@ -218,6 +218,9 @@ def test_a_killed_fine_tuning_goes_on_and_ends_alike(tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     with pytest.raises(InputError, match=r"begun with other settings .*beta"):
         dpo.train(settings(dpo.DPOSettings, tmp_path, data, **cut, beta=0.7))
+    save_json(data, load_json(data)[::-1])  # their order decides which of them the rest of a pass takes
+    with pytest.raises(InputError, match=r"begun with other settings .*data"):
+        dpo.train(settings(dpo.DPOSettings, tmp_path, data, **cut))
 
     tok, before = load_tokenizer(whole.model), load_model(whole.model, "float32")
     after = load_model(whole.output_dir, "float32")

@@ -142,7 +142,7 @@ def test_an_average_that_begins_later_begins_with_the_policy(tmp_path):
 
 def test_figures_of_a_teacher_that_knows(tmp_path):
     """Log-probabilities written by hand: Δ is +1 on praised and −1 on blamed tokens, and 0 elsewhere."""
-    config = tiny_config(tmp_path, algorithm="teacher", teacher="gate", rollouts_per_device=2)
+    config = tiny_config(tmp_path, algorithm="teacher", teacher="gate", rollouts_per_device=4)
     trainer = prepare("slf5k", config, SpokenRewards())
     batch = trainer.take_feedback(trainer.collector.collect(1))
     rollouts = batch.rollouts
@@ -154,9 +154,13 @@ def test_figures_of_a_teacher_that_knows(tmp_path):
     found = measured(trainer, batch)
     assert (found["token_auc"], found["span_auc"]) == (1, 1)
     assert (found["token_gap_good"], found["token_gap_poor"]) == pytest.approx((1, -1), abs=1e-5)
-    others = shuffled(batch).rollouts
+    batch.extra["taught"] = torch.tensor([1.0, 1.0, 1.0, 0.0])  # one critique was empty: its Δ of 0 says nothing
+    trainer.algorithm.read = lambda batch: None
+    fewer = measured(trainer, batch)
+    assert fewer["tokens"] < found["tokens"] and fewer["token_gap_good"] == pytest.approx(1, abs=1e-5)
+    others, following = shuffled(batch).rollouts, [*rollouts[1:], rollouts[0]]
     for part in ("critique", "poor"):  # its quotes, too, are taken out of it
-        assert [getattr(r.received, part) for r in others] == [getattr(r.received, part) for r in rollouts[::-1]]
+        assert [getattr(r.received, part) for r in others] == [getattr(r.received, part) for r in following]
     assert [r.received.rewards for r in others] == [r.received.rewards for r in rollouts]
 
 

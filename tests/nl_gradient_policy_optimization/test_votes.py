@@ -150,6 +150,17 @@ def test_capo_lets_the_opinions_of_a_model_vote(tmp_path):
 # The trusted critic beside the one that rewards
 
 
+def test_a_method_that_drops_praise_reads_the_trusted_critic_alike(tmp_path):
+    audited = {"audit_critic": "programmatic", "audit_share": 1.0, "rollouts_per_prompt": 2}
+    source = prepare("slf5k", tiny_config(tmp_path, algorithm="capo", **audited)).rewards
+    text = "He wants a raise, and his boss has said no to it twice."
+    post = {"post": "My boss has said no to a raise twice. Do I ask again?"}
+    (found,) = source([replace(rollout(text), record=post, prompt=post["post"])])
+    assert (
+        found.trusted.matched and not any(found.trusted.deltas) and not any(found.deltas)
+    )  # praise that no one counts
+
+
 def feedback(deltas: list[float] | None, trusted: list[float] | None, **fields) -> RolloutFeedback:
     length = len(deltas or trusted or [])
     seen = RolloutFeedback(rewards=[0.0] * length, deltas=trusted, error=None if trusted is not None else "no reply")

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGUFWriter
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 
 from nl_gradient_policy_optimization.baselines.scalar_model import load_classifier
@@ -20,6 +23,7 @@ from text2grad.models import (
     BUILT_IN,
     base_of,
     chat_ids,
+    folded,
     go_on_with_adapter,
     load_model,
     load_tokenizer,
@@ -173,6 +177,52 @@ def test_an_adapter_on_an_adapter_keeps_both(tmp_path):
     for name, near in (("upper", 1e-4), ("whole", 2e-2)):
         found = load_model(str(tmp_path / name), "float32")(ids).logits
         torch.testing.assert_close(found, model(ids).logits, atol=near, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("end", ["lm_head", "embed_tokens"])
+def test_an_adapter_on_one_end_of_a_shared_vocabulary_stays_there(tmp_path, end):
+    base = tiny_model(tmp_path / "base", tie_word_embeddings=True)
+    made = get_peft_model(load_model(base, "float32"), LoraConfig(r=4, target_modules=["q_proj", end]))
+    for name, weight in made.named_parameters():
+        if "lora" in name:
+            torch.nn.init.normal_(weight, std=0.2)
+    made.save_pretrained(tmp_path / "adapter")
+    ids = torch.arange(4, 30)[None]
+    expected = made.eval()(ids).logits
+    found = folded(load_model(str(tmp_path / "adapter"), "float32"))
+    torch.testing.assert_close(found(ids).logits, expected, atol=1e-4, rtol=0)
+    found.save_pretrained(tmp_path / "whole")
+    torch.testing.assert_close(load_model(str(tmp_path / "whole"), "float32")(ids).logits, expected, atol=1e-4, rtol=0)
+
+
+def test_weights_that_a_folder_lacks_are_not_drawn_at_random(tmp_path):
+    base = tiny_model(tmp_path / "base")
+    adapted(load_model(base, "float32")).save_pretrained(tmp_path / "own")
+    path = tmp_path / "own" / "adapter_model.safetensors"
+    save_file({name: weight for name, weight in load_file(path).items() if ".0." not in name}, path)
+    with pytest.raises(InputError, match=r"own: cannot be loaded .*missing adapter keys"):
+        load_model(str(tmp_path / "own"))
+    path = Path(base) / "model.safetensors"
+    save_file({name: weight for name, weight in load_file(path).items() if "layers.1.mlp.up" not in name}, path)
+    with pytest.raises(InputError, match=r"base: lacks weights \(model.layers.1.mlp.up_proj.weight\)"):
+        load_model(base)
+
+
+def test_a_gguf_file_that_scales_positions_is_refused(tmp_path, monkeypatch):
+    """Llama 3.1's, say: transformers would read it as a model of other positions."""
+    monkeypatch.setenv("TEXT2GRAD_CACHE", str(tmp_path / "cache"))
+    for name in ("linear", "llama3"):
+        file = GGUFWriter(tmp_path / f"{name}.gguf", "llama")
+        if name == "linear":
+            file.add_string("llama.rope.scaling.type", "linear")
+        file.add_tensor("rope_freqs.weight" if name == "llama3" else "other", np.ones(8, np.float32))
+        file.write_header_to_file()
+        file.write_kv_data_to_file()
+        file.write_tensors_to_file()
+        file.close()
+        with pytest.raises(InputError, match=f"{name}.gguf: scales positions"):
+            load_model(str(tmp_path / f"{name}.gguf"))
 
 
 def test_a_model_that_can_think_first_answers_at_once_and_a_template_that_refuses_a_chat_is_told(tmp_path):

@@ -35,6 +35,12 @@ SLF5K = get_task("slf5k")
 REPLY = SLF5K.render_feedback(Feedback("Fine.", ["I"]))
 
 
+RECURRENT = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+}  # fmt: skip
+
+
 def go(way: str, monkeypatch) -> None:
     """How feedback's decoder reads a Llama: packed, or together as on a GPU, or as any other model."""
     monkeypatch.setenv("TEXT2GRAD_PACKED", "0" if way == "by transformers" else "1")
@@ -45,13 +51,13 @@ def go(way: str, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("family", "way"),
     [("llama", way) for way in ("packed", "as on a GPU", "by transformers")]
-    + [(family, "") for family in ("gpt2", "gemma2", "gemma3_text")],
+    + [(family, "") for family in ("gpt2", "gemma2", "gemma3_text", "qwen3_5_text")],
 )
 def test_decoding_writes_what_generate_writes(family, way, monkeypatch):
     """Left padding, shared prefixes (whole, partly wrong, none), rows that end early, guesses: nothing may show."""
     go(way, monkeypatch)
-    window = {"sliding_window": 8} if family == "gemma3_text" else {}  # less than the prompts
-    lm, tok = model(family, **window).eval(), tokenizer("byte")
+    special = {"gemma3_text": {"sliding_window": 8}, "qwen3_5_text": RECURRENT}  # a window less than the prompts
+    lm, tok = model(family, **special.get(family, {})).eval(), tokenizer("byte")
     torch.manual_seed(1)
     prefix = torch.randint(4, 500, (6,)).tolist()
     prompts = [prefix + torch.randint(4, 500, (length,)).tolist() for length in (5, 11, 1)]

@@ -22,6 +22,8 @@ _DECIDING = (
     "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size", "gradient_accumulation_steps",
     "train_sampling_strategy", "validation_share", "responses_per_row", "critique", "verdict", "packing", "loss_type",
     "beta", "label_smoothing", "label_smoothing_factor", "center_rewards_coefficient", "first_word_weight",
+    "f_divergence_type", "disable_dropout", "loss_weights", "ld_alpha", "use_weighting", "data_seed",
+    "neftune_noise_alpha", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "packing_strategy",
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Models: loading and naming them (``loading.py``), answering chats, telling DeepSpeed about them, sampling fast."""
 
-from text2grad.models.adapters import base_model  # noqa: F401 (one place to import them from)
+from text2grad.models.adapters import base_model, folded  # noqa: F401 (one place to import them from)
 from text2grad.models.loading import (  # noqa: F401 (one place to import them from)
     BUILT_IN,
     PLAIN_CHAT_TEMPLATE,

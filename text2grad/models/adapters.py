@@ -19,6 +19,19 @@ def without_adapter(module: Any) -> Any:
     return module.get_base_layer() if hasattr(module, "get_base_layer") else module
 
 
+def folded(model: Any) -> PreTrainedModel:
+    """The model with its adapter folded in; a vocabulary that both ends share is untied where only one is adapted."""
+    from torch import nn
+
+    base = base_model(model)
+    ends = [base.get_output_embeddings(), base.get_input_embeddings()]
+    head, table = map(without_adapter, ends)
+    if [head, table] != ends and getattr(head, "weight", None) is table.weight:
+        head.weight = nn.Parameter(head.weight.detach().clone(), False)
+        base.config.tie_word_embeddings = False
+    return model.merge_and_unload()
+
+
 def only_products(module: nn.Module) -> bool:
     """Whether :func:`merged_weight` is all that an adapter does here."""
     from peft.tuners.lora.layer import Linear as LoraLinear

@@ -377,7 +377,7 @@ class Together(Rows):
                 return self._state
             if self._graph is None:
                 self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                with torch.cuda.graph(self._graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
                     self._state = self._read_all()
             self._graph.replay()
             return self._state

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from urllib.request import getproxies
 
 from text2grad.errors import InputError
 from text2grad.journal.checksums import checksum, damage
-from text2grad.models.adapters import base_model
+from text2grad.models.adapters import base_model, folded
 from text2grad.prompts import FIXED_DATE
 from text2grad.safety.gate import UnreadableError, read_json, shown
 
@@ -234,16 +235,20 @@ def load_model(
             config = PeftConfig.from_pretrained(path)
             if dropout is not None:
                 config.lora_dropout = dropout
+            warnings.filterwarnings("error", "Found missing adapter keys")  # else the base answers alone
             model = PeftModel.from_pretrained(base, path, is_trainable=dropout is not None, config=config)
     else:
-        model = pack(from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype))
+        model, found = from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype, output_loading_info=True)
+        if missing := sorted(found["missing_keys"]):  # transformers draws them at random
+            raise InputError(f"{path}: lacks weights ({', '.join(missing[:3])}); save or download the model again")
+        model = pack(model)
     return (model if device is None else model.to(device)).eval()
 
 
 def _below(name: str, dtype: torch.dtype) -> Any:
     """What an adapter is put on. PEFT calls each ``default``: of one on another, the lower would lose its weights."""
     model: Any = load_model(name, dtype)
-    return model.merge_and_unload() if is_adapter(name) else model
+    return folded(model) if is_adapter(name) else model
 
 
 def without_cudnn_attention() -> None:
@@ -336,7 +341,7 @@ def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> 
     from peft import PeftModel
 
     model = PeftModel.from_pretrained(_below(base or base_of(adapter), torch.float32), adapter)
-    model.merge_and_unload().to(torch.bfloat16).save_pretrained(output)
+    folded(model).to(torch.bfloat16).save_pretrained(output)
     load_tokenizer(adapter).save_pretrained(output)
 
 
@@ -456,9 +461,16 @@ def _converted(gguf: Path) -> Path:
         ) from None
 
     import torch
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with explaining(str(gguf)):
+        file = GGUFReader(gguf)
+        said = {field.contents() for name, field in file.fields.items() if name.endswith("rope.scaling.type")} - {
+            "none"
+        }
+        if said or any(tensor.name.startswith(("rope_freqs", "rope_factors")) for tensor in file.tensors):
+            raise InputError(f"{gguf}: scales positions, which transformers does not read there; use its safetensors")
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # transformers takes a model read from GGUF for quantised and would refuse to save it.

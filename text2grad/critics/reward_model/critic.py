@@ -171,7 +171,7 @@ class RewardModelCritic:
         Raises:
             InputError: the folder holds no reward model, or one for another task.
         """
-        from text2grad.models import best_device, load_model, load_tokenizer, weights_fingerprint
+        from text2grad.models import best_device, folded, load_model, load_tokenizer, weights_fingerprint
 
         folder = Path(folder)
         description, text = described or RewardModelDescription.load(folder, task)
@@ -180,7 +180,7 @@ class RewardModelCritic:
         prompt = RewardPrompt(text, learnt, tokenizer, description.prompt_max_length, description.shorten)
         model = model or load_model(str(folder), dtype, device or best_device())
         if hasattr(model, "merge_and_unload"):
-            model = model.merge_and_unload()  # an unmerged adapter costs two more small products per layer and token
+            model = folded(model)  # an unmerged adapter costs two more small products per layer and token
         model.requires_grad_(False)
         return cls(
             model,

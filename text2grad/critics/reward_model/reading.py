@@ -107,7 +107,7 @@ class AnyModel:
     def keep(self, rows: list[int]) -> None:
         """Drop all other rows."""
         indices = torch.tensor(rows, device=self._device)
-        self._cache.batch_select_indices(indices)
+        self._cache.reorder_cache(indices)  # recurrent states, too, and layers on several devices
         self._mask = self._mask[indices]
 
     def _read(self, inputs: Tensor, last: int, seen: Tensor | None = None) -> Tensor:
