@@ -309,6 +309,9 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
         with unsharded():
             reference = load_model(config.model, dtype, device).requires_grad_(False)
     without_dropout(model)
+    for name, weight in model.named_parameters():
+        if "vision" in name or "audio" in name:  # reads nothing here, and DDP would wait for its gradient
+            weight.requires_grad_(False)
     if config.gradient_checkpointing:
         base = base_model(model)
         base.activation_checkpointing_enable({"use_reentrant": False})

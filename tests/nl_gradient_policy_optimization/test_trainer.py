@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from evaluation.generate import GenerateConfig, generate
 from nl_gradient_policy_optimization import schedule
@@ -23,6 +23,7 @@ from nl_gradient_policy_optimization.schedule import learning_rate_share
 from nl_gradient_policy_optimization.weights import trainable_bytes
 from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import run_ranks
+from tests.tiny import tokenizer
 from tests.tiny_runs import STAGE, ScriptedRewards, SpokenRewards, encoded_prompts, rows, tiny_config, untimed
 from text2grad.errors import InputError, StopRunError
 from text2grad.models.answering import LocalPolicy, SamplingConfig
@@ -218,6 +219,18 @@ def test_a_broken_loss_stops_the_run_and_keeps_the_batch(tmp_path):
     trainer.algorithm.advantages, trainer.learner.grad_norm_limit = whole, 1e-9
     with pytest.raises(StopRunError, match="broken-batch-1"):
         trainer.train()
+
+
+def test_of_a_model_that_sees_only_what_reads_is_trained(tmp_path):
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    text = {**sizes, "num_hidden_layers": 2, "head_dim": 8, "vocab_size": len(tokenizer("byte"))}
+    sight = {**sizes, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14}
+    about = AutoConfig.for_model("gemma3", text_config=text, vision_config=sight, mm_tokens_per_image=4)
+    AutoModelForCausalLM.from_config(about).save_pretrained(tmp_path / "seeing")
+    tokenizer("byte").save_pretrained(tmp_path / "seeing")
+    config = tiny_config(tmp_path, model=str(tmp_path / "seeing"), lora_target_modules=["all-linear"])
+    own = [name for name, weight in make_policy(config, torch.device("cpu")).named_parameters() if weight.requires_grad]
+    assert own and not any("vision" in name for name in own)
 
 
 def test_a_reward_that_is_no_number_is_laid_at_its_sources_door(tmp_path):
