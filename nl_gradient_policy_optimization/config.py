@@ -350,6 +350,8 @@ class PolicyConfig(
         for part in self.parts:
             check_values(part)
         check_given(self, "model", "data_path", "output_dir")
+        if self.max_steps == 0:
+            raise InputError("--max_steps 0: give 1 or more, or -1 for as many as --epochs makes")
         known = [url for url in self.vllm_url if url.startswith(("http://", "https://"))]
         if self.generation == "vllm_server" and (not known or known != self.vllm_url):
             raise InputError("--generation vllm_server needs --vllm_url http://HOST:PORT, where the server is")

@@ -54,6 +54,8 @@ def merge(config: MergeConfig) -> None:
     except InputError:
         raise
     except (RuntimeError, ValueError, SafetensorError, UserWarning) as error:
+        if "os error 28" in str(error):
+            raise InputError(f"{output}: the disk is full; free some space, delete it and run again") from None
         trained = load_json(adapter / "adapter_config.json").get("base_model_name_or_path")
         raise InputError(
             f"{adapter}: is damaged, or does not fit {base or 'its base'}; it was trained from {trained}"

@@ -222,7 +222,7 @@ def load_records(path: str | Path, task: Task, responses: bool | None = True) ->
                 continue
             prompts.add(task.prompt(record))
             if key is None and responses is False:
-                key = task.prompt_id(record)
+                key = str(task.prompt_id(record))
                 if key in records:  # one id for two prompts
                     key = content_id(key, task.prompt(record))
             elif key is None:

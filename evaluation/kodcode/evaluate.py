@@ -51,7 +51,7 @@ def run_unit_tests(
     """
     task = KodCode()
     for key, record in records.items():
-        if not str(record.get("test") or "").strip():
+        if not isinstance(test := record.get("test"), str) or not test.strip():
             raise InputError(f"{config.data_path}: record {key!r} has no test; pass@k needs the questions' unit tests")
     print(f"programs run in: {sandbox.protection}", flush=True)
 

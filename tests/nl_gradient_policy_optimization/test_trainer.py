@@ -260,6 +260,7 @@ def test_a_checkpoint_wants_the_room_that_its_optimiser_takes(tmp_path, monkeypa
     ("settings", "message"),
     [
         ({"patience": 3}, "--patience is no setting"),
+        ({"max_steps": 0}, "--max_steps 0: give 1 or more"),
         ({"teacher": "all", "algorithm": "steps"}, "--teacher is no setting of --algorithm steps"),
         ({"algorithm": "sdpo", "deepspeed": "zero.json"}, "--teacher_weights average"),
         ({"teacher": "all", "algorithm": "verdict_teacher"}, "--teacher all learns from no verdict"),

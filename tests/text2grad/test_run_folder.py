@@ -90,6 +90,15 @@ def test_a_model_or_a_run_without_its_record_is_not_taken(tmp_path, name):
 BEGUN = {"rate": 1, "data": "a", "size": 8}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("reward_model", "README.md"), ("sft", "README.md"), ("policy", "metrics.jsonl")]
+)
+def test_a_users_own_file_is_not_overwritten(tmp_path, kind, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=f"holds {name}, which this run would overwrite; choose another"):
+        check_kind(tmp_path, kind)
+
+
 def test_other_settings_are_refused_or_recorded_from_their_step_on(tmp_path):
     path = tmp_path / "run.json"
     assert continued(path, BEGUN, BEGUN, 0, False) == BEGUN

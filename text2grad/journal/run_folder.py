@@ -106,6 +106,13 @@ def _number(variable: str, default: int) -> int:
     return int(text)
 
 
+_WRITTEN = {
+    "policy": ("metrics.jsonl", "rollouts.jsonl", "policy", "policies"),
+    "model": ("README.md", "reward_prompt.txt", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+}
+"""What a run writes beside its ``run.json``, and a user may have there."""
+
+
 def check_kind(folder: str | Path, kind: str) -> None:
     """Raise ``InputError`` where a folder holds something else than a run of this kind."""
     path = Path(folder) / RUN_FILE
@@ -119,6 +126,9 @@ def check_kind(folder: str | Path, kind: str) -> None:
     for pattern, what in _WITHOUT_RUN.items():
         if any(Path(folder).glob(pattern)):
             raise InputError(f"{folder}: holds {what} and no {RUN_FILE}; put that back, or choose another --output_dir")
+    for name in _WRITTEN["policy" if kind == "policy" else "model"]:
+        if (found := Path(folder) / name).is_dir() or (found.is_file() and found.stat().st_size):
+            raise InputError(f"{folder}: holds {name}, which this run would overwrite; choose another --output_dir")
 
 
 def _kind_of(run: Any) -> str:

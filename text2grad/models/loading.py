@@ -233,6 +233,8 @@ def load_model(
         base = _below(base_of(path), dtype)
         with explaining(path):
             config = PeftConfig.from_pretrained(path)
+            if config.task_type == "SEQ_CLS":
+                raise InputError(f"{path}: is a scalar reward model (--reward_model), and no model that writes")
             if dropout is not None:
                 config.lora_dropout = dropout
             warnings.filterwarnings("error", "Found missing adapter keys")  # else the base answers alone

@@ -104,7 +104,7 @@ def _module_of(path: Path) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         found.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{path}: {fault(error, path)}; correct it there") from error
     return module
