@@ -193,9 +193,7 @@ def _placed(config: InferConfig):
         raise InputError("--gpu_memory is for the GPUs that --gpu_ids names")
     if len(ids) < 2 and not config.gpu_memory:
         return load_model(config.model, config.dtype, f"cuda:{ids[0]}" if ids else best_device())
-    model = load_model(config.model, config.dtype)
-    if hasattr(model, "merge_and_unload"):
-        model = folded(model)
+    model = folded(load_model(config.model, config.dtype))
     from accelerate import dispatch_model, infer_auto_device_map
 
     memory = {number: config.gpu_memory or torch.cuda.mem_get_info(number)[0] for number in ids}

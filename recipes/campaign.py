@@ -153,12 +153,12 @@ class Campaign:
 
     def _checked(self, folder: Path, commands: list[str], names: dict[str, Any]) -> dict[str, str]:
         """The commands that fill a folder; ``InputError`` where others wrote more than a log there."""
-        now = {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
+        now = self.data | {f"command {n}": shlex.join(self._words(line, names)) for n, line in enumerate(commands, 1)}
         written = {path.name for path in folder.glob("*")}
         if COMMANDS in written and written - {COMMANDS, "log.txt"}:
             remedy = "delete that folder, or choose another --output_dir"
-            check_same_settings(folder, self.data | load_json(folder / COMMANDS), self.data | now, remedy)
-        return self.data | now
+            check_same_settings(folder, self.data | load_json(folder / COMMANDS), now, remedy)
+        return now
 
     def _words(self, line: str, names: dict[str, Any]) -> list[str]:
         """A command's words. A path stays one word; flags and sizes may be several."""

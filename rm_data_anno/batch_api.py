@@ -18,7 +18,7 @@ import openai
 from openai.types import Batch
 from tqdm.auto import tqdm
 
-from text2grad.endpoints.client import REFUSALS, ChatClient, ChatError, ChatRequest, Reply, named_parameter
+from text2grad.endpoints.client import AWAY, REFUSALS, ChatClient, ChatError, ChatRequest, Reply, named_parameter
 from text2grad.errors import InputError, StopRunError
 from text2grad.records import load_json, save_json
 from text2grad.safety.gate import UnreadableError, read_json
@@ -166,7 +166,7 @@ class BatchClient(ChatClient):
                     raise ChatError(said)
                 reply = self.read(body, self.price, bound)
             except (ChatError, UnreadableError) as error:
-                away = response.get("status_code") in (None, 429, 500, 502, 503, 504)
+                away = response.get("status_code") in (None, 500, *AWAY)
                 self._errors[key] = ChatError(self._clean(f"the batch {name} failed at it: {error}"), passing=away)
                 continue
             if self.cache:

@@ -130,8 +130,7 @@ def _forgiven(core: str, text: str) -> list[Interval]:
             end <= len(text)
             and first.match(text, start)
             and last.match(text, end - 1)
-            and not (_is_spelt(core[0]) and start and _is_spelt(text[start - 1]))
-            and not (_is_spelt(core[-1]) and end < len(text) and _is_spelt(text[end]))
+            and not cuts_a_word(text, start, end)
         ):
             found.append((start, end))
     return found

@@ -44,6 +44,10 @@ class GRPO(Text2Grad):
         relative = group_normalised(outcomes, batch.counts, size, self.eps, reduce=reduce)
         return relative * differ.any(1).repeat_interleave(size)
 
+    def _nothing(self, differences: Tensor) -> bool:
+        """Whether there are none, on any rank."""
+        return float(self.run.reduce(differences.abs().amax())) < 1e-5
+
     def outcome_of(self, batch: Batch) -> str:
         """What a step's responses are worth; the same on all ranks."""
         return self.outcome

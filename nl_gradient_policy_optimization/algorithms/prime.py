@@ -6,6 +6,7 @@ are those of an implicit reward model that learns from outcomes; here they are t
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from nl_gradient_policy_optimization.algorithms.grpo import GRPO, Outcome
@@ -26,5 +27,6 @@ class PRIME(GRPO):
         size, mask = self.run.config.rollouts_per_prompt, batch.mask
         tokens, outcomes = discounted_sums(prime_tokens(batch.deltas, mask, size), mask, 1.0), self.outcomes(batch)
         told, returns = (tokens + per_response(leave_one_out(each, batch.counts, size), mask) for each in outcomes)
-        # Where nothing was told, whitening would blow the KL penalties up to full size.
-        return whiten(returns, mask, self.run.reduce) * (self.run.reduce(told.abs().amax()) > 1e-5)
+        if self._nothing(told):  # whitened, the KL penalties would be all there is
+            return torch.zeros_like(returns)
+        return whiten(returns, mask, self.run.reduce)

@@ -109,10 +109,6 @@ class Verdict(GRPO):
         self.squares = [total + now for total, now in zip(self.squares, squares, strict=True)]
         return advantages
 
-    def _nothing(self, differences: Tensor) -> bool:
-        """Whether there are none, on any rank."""
-        return float(self.run.reduce(differences.abs().amax())) < 1e-5
-
     def save(self, folder: Path) -> None:
         save_json(folder / STATE_FILE, {name: getattr(self, name) for name in ("told", "kind", "steps", "squares")})
 

@@ -156,9 +156,8 @@ def test_a_method_that_drops_praise_reads_the_trusted_critic_alike(tmp_path):
     text = "He wants a raise, and his boss has said no to it twice."
     post = {"post": "My boss has said no to a raise twice. Do I ask again?"}
     (found,) = source([replace(rollout(text), record=post, prompt=post["post"])])
-    assert (
-        found.trusted.matched and not any(found.trusted.deltas) and not any(found.deltas)
-    )  # praise that no one counts
+    assert found.trusted.matched  # praise, which neither counts
+    assert not any(found.trusted.deltas) and not any(found.deltas)
 
 
 def feedback(deltas: list[float] | None, trusted: list[float] | None, **fields) -> RolloutFeedback:

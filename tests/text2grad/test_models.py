@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 
 from nl_gradient_policy_optimization.baselines.scalar_model import load_classifier
+from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import flip_byte, free_port, run_command
 from tests.tiny import adapted, tiny_model, tokenizer
 from text2grad.errors import InputError
@@ -203,6 +204,8 @@ def test_weights_that_a_folder_lacks_are_not_drawn_at_random(tmp_path):
     save_file({name: weight for name, weight in load_file(path).items() if ".0." not in name}, path)
     with pytest.raises(InputError, match=r"own: cannot be loaded .*missing adapter keys"):
         load_model(str(tmp_path / "own"))
+    with pytest.raises(InputError, match="is damaged, or does not fit its base"):
+        merge(MergeConfig(str(tmp_path / "own"), str(tmp_path / "whole")))
     path = Path(base) / "model.safetensors"
     save_file({name: weight for name, weight in load_file(path).items() if "layers.1.mlp.up" not in name}, path)
     with pytest.raises(InputError, match=r"base: lacks weights \(model.layers.1.mlp.up_proj.weight\)"):

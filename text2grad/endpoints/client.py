@@ -41,7 +41,7 @@ _BYTES_PER_TOKEN = 4  # of English text, for the pace only; the budget assumes o
 _MESSAGE_OVERHEAD = 32  # bytes around each message that the chat template adds, at most
 _DEADLINE = 3  # times the limit on silence: what a request may take in all
 _FAILURES_OF_AN_OUTAGE = 8  # requests that fail for good one after the other, none in between answered
-_AWAY = (429, 502, 503, 504)  # what says nothing about the request itself
+AWAY = (429, 502, 503, 504)  # what says nothing about the request itself
 REFUSALS = (400, 422, 501)  # how servers refuse a parameter that they do not know
 _SIGNS = {  # what an error message says about the parameter that it refuses
     "response_format": ("response_format", "json_schema", "schema", "structured", "grammar", "guided"),
@@ -343,7 +343,7 @@ class ChatClient:
                     continue
                 self._raise_if_hopeless(error)
                 problem, asked = f"HTTP {error.status_code}: {self._clean(_message(error))}", retry_after(error)
-                reached, away = True, error.status_code in _AWAY
+                reached, away = True, error.status_code in AWAY
             except (openai.APIError, UnreadableError, TimeoutError) as error:
                 problem, asked = self._clean(str(error) or type(error).__name__), None
                 away = isinstance(error, openai.APIError)

@@ -25,6 +25,11 @@ _WITHOUT_RUN = {
     "adapter_config.json": "an adapter",
     "config.json": "a model",
 }
+_WRITTEN = {
+    "policy": ("metrics.jsonl", "rollouts.jsonl", "policy", "policies"),
+    "model": ("README.md", "reward_prompt.txt", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+}
+"""What a run writes beside its ``run.json``, and a user may have there."""
 FREE = {
     "output_dir", "allow_changed", "save_every", "save_total_limit", "keep_policies", "log_rollouts_every", "report_to",
     "critic_concurrency", "critic_timeout", "critic_retries", "critic_max_cost_usd", "vllm_url", "vllm_timeout",
@@ -106,15 +111,8 @@ def _number(variable: str, default: int) -> int:
     return int(text)
 
 
-_WRITTEN = {
-    "policy": ("metrics.jsonl", "rollouts.jsonl", "policy", "policies"),
-    "model": ("README.md", "reward_prompt.txt", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
-}
-"""What a run writes beside its ``run.json``, and a user may have there."""
-
-
 def check_kind(folder: str | Path, kind: str) -> None:
-    """Raise ``InputError`` where a folder holds something else than a run of this kind."""
+    """Raise ``InputError`` where a folder holds something else than a run of this kind, or what one would overwrite."""
     path = Path(folder) / RUN_FILE
     if path.is_file():
         run = load_json(path)

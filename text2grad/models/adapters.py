@@ -20,9 +20,11 @@ def without_adapter(module: Any) -> Any:
 
 
 def folded(model: Any) -> PreTrainedModel:
-    """The model with its adapter folded in; a vocabulary that both ends share is untied where only one is adapted."""
+    """A model with its adapter folded in; a vocabulary that both ends share is untied where only one is adapted."""
     from torch import nn
 
+    if not hasattr(model, "merge_and_unload"):
+        return model
     base = base_model(model)
     ends = [base.get_output_embeddings(), base.get_input_embeddings()]
     head, table = map(without_adapter, ends)

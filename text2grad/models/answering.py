@@ -200,8 +200,9 @@ class ServedPolicy:
     def __init__(self, model: str, base_url: str | None, endpoint: Endpoint, identity: str = ""):
         from text2grad.endpoints.client import ChatClient
 
-        self._client, self.name = ChatClient(base_url, model, **endpoint.client_options()), model
-        self.identity, self.workers = identity or f"{self._client.base_url} {model}", endpoint.concurrency
+        self._client = ChatClient(base_url, model, **endpoint.client_options())
+        self.name, self.workers = model, endpoint.concurrency
+        self.identity = identity or f"{self._client.base_url} {model}"
 
     def length(self, chat: Chat) -> int:
         return sum(len(message["content"]) for message in chat) // 4

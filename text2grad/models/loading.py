@@ -224,6 +224,7 @@ def load_model(
     from text2grad.models.packed import pack
 
     without_cudnn_attention()
+    warnings.filterwarnings("error", "Found missing adapter keys")  # PEFT's: the base would answer alone
     path = model_path(name)
     if isinstance(dtype, str):
         dtype = named_dtype(dtype, device)
@@ -237,7 +238,6 @@ def load_model(
                 raise InputError(f"{path}: is a scalar reward model (--reward_model), and no model that writes")
             if dropout is not None:
                 config.lora_dropout = dropout
-            warnings.filterwarnings("error", "Found missing adapter keys")  # else the base answers alone
             model = PeftModel.from_pretrained(base, path, is_trainable=dropout is not None, config=config)
     else:
         model, found = from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype, output_loading_info=True)
@@ -249,8 +249,7 @@ def load_model(
 
 def _below(name: str, dtype: torch.dtype) -> Any:
     """What an adapter is put on. PEFT calls each ``default``: of one on another, the lower would lose its weights."""
-    model: Any = load_model(name, dtype)
-    return folded(model) if is_adapter(name) else model
+    return folded(load_model(name, dtype))
 
 
 def without_cudnn_attention() -> None:
@@ -468,10 +467,8 @@ def _converted(gguf: Path) -> Path:
 
     with explaining(str(gguf)):
         file = GGUFReader(gguf)
-        said = {field.contents() for name, field in file.fields.items() if name.endswith("rope.scaling.type")} - {
-            "none"
-        }
-        if said or any(tensor.name.startswith(("rope_freqs", "rope_factors")) for tensor in file.tensors):
+        kinds = (field.contents() for name, field in file.fields.items() if name.endswith("rope.scaling.type"))
+        if {*kinds} - {"none"} or any(each.name.startswith(("rope_freqs", "rope_factors")) for each in file.tensors):
             raise InputError(f"{gguf}: scales positions, which transformers does not read there; use its safetensors")
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)

@@ -179,8 +179,7 @@ class RewardModelCritic:
         learnt = description.task_learnt(task)
         prompt = RewardPrompt(text, learnt, tokenizer, description.prompt_max_length, description.shorten)
         model = model or load_model(str(folder), dtype, device or best_device())
-        if hasattr(model, "merge_and_unload"):
-            model = folded(model)  # an unmerged adapter costs two more small products per layer and token
+        model = folded(model)  # an adapter beside it costs two more small products per layer and token
         model.requires_grad_(False)
         return cls(
             model,
