@@ -169,6 +169,8 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     chosen = list(source.items())[: config.limit]
     # Of an earlier policy's numbered answers the prompts alone: a number after a number would pair with nothing.
     records = {str(generation_of(record).get("prompt_id") or key): record for key, record in chosen}
+    if task.response_if_any(task.with_response(dict(next(iter(records.values()))), "A")) != "A":
+        raise InputError(f"the task {task.name}: its response() does not read what its with_response() writes")
     asked: dict[str, str] = {}
     for key in records:  # evaluation, which pairs answers by their prompts' ids, would refuse them
         if (first := asked.setdefault(prompt_of(_answer_ids(key, config.num_samples)[0]), key)) != key:

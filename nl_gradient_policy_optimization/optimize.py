@@ -43,16 +43,17 @@ from text2grad.endpoints.spending import joined, load_price
 from text2grad.errors import InputError, command
 from text2grad.journal.run_folder import RUN_FILE, claimed, first_rank
 from text2grad.models import (
+    adapting,
     base_model,
     base_of,
     best_dtype,
+    check_positions,
     is_adapter,
     load_model,
     load_tokenizer,
     lora_config,
     parameter_count,
     portable_base_name,
-    position_limit,
 )
 from text2grad.models.deepspeed_setup import prepare_deepspeed
 from text2grad.prompts import asking, variant_asked
@@ -302,7 +303,8 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
     elif config.lora_r:
         # DeepSpeed wants all weights in one dtype, and keeps float32 copies of those it trains.
         adapter, recast = lora_config(config), not config.deepspeed
-        model = get_peft_model(load_model(config.model, dtype), adapter, autocast_adapter_dtype=recast)
+        with adapting():
+            model = get_peft_model(load_model(config.model, dtype), adapter, autocast_adapter_dtype=recast)
         model.peft_config["default"].base_model_name_or_path = portable_base_name(config.model)
     else:
         model = load_model(config.model, dtype)
@@ -354,12 +356,8 @@ def short_enough(
         left_out = [key for key in records if key not in kept]
         shown = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
         print(f"{len(left_out)} of {len(records)} prompts are longer than --max_prompt_tokens: left out ({shown})")
-    room, longest = position_limit(config.model), max(lengths[key] for key in kept)
-    if room is not None and longest + config.max_new_tokens > room:
-        raise InputError(
-            f"{config.model} reads {room} tokens at most; the longest prompt has {longest}, and --max_new_tokens is "
-            f"{config.max_new_tokens}: lower that, or --max_prompt_tokens"
-        )
+    longest = max(lengths[key] for key in kept) + config.max_new_tokens
+    check_positions(config.model, longest, "lower --max_new_tokens or --max_prompt_tokens")
     return kept
 
 

@@ -42,6 +42,8 @@ def merge(config: MergeConfig) -> None:
     adapter, output = Path(config.model), Path(config.output_dir)
     if not is_adapter(str(adapter)):
         raise InputError(f"{adapter}: holds no adapter_config.json; give the folder of a LoRA adapter")
+    if (kind := load_json(adapter / "adapter_config.json").get("task_type")) not in (None, "CAUSAL_LM"):
+        raise InputError(f"{adapter}: is for {kind} models; only a language model's adapter is merged")
     check_folder(output, empty=True)
     if config.merge_and_save:
         check_writable(output / DESCRIPTION_FILE)

@@ -32,7 +32,9 @@ from text2grad.journal import finetuning
 from text2grad.journal.checksums import save_checksums
 from text2grad.journal.run_folder import RUN_FILE, claimed, lasting_name
 from text2grad.models import (
+    adapting,
     base_of,
+    check_positions,
     is_adapter,
     load_model,
     load_tokenizer,
@@ -164,6 +166,8 @@ def _check_encoded(
             record_id, reason = next(iter(part.dropped.items()))
             remedy = "raise --max_prompt_tokens or --max_length"
             raise InputError(f"{path}: no record fits; the first, {record_id!r}: {reason}; {remedy}")
+    longest = max(len(each["input_ids"]) for each in (*encoded.examples, *held_out.examples))
+    check_positions(config.model, longest, "lower --max_length")
     if not validation and config.eval_strategy != "no":
         config.eval_strategy, config.load_best_model_at_end = "no", False
 
@@ -227,7 +231,7 @@ def _trainer(
     if config.responses_per_row > 1 and not (keeps_all(model) and model.config._attn_implementation == "sdpa"):
         raise InputError(f"--responses_per_row: not every layer of {config.model} obeys such rows' masks; leave it out")
     disable_progress_bars()  # TRL's "Truncating": nothing is cut, all records fit already
-    try:
+    with adapting():
         trainer = RewardTrainer(
             model=model,
             args=config,
@@ -238,10 +242,6 @@ def _trainer(
             peft_config=lora_config(config) if config.lora_r and not is_adapter(config.model) else None,
             callbacks=[monitor],
         )
-    except ValueError as error:
-        if "Target modules" not in str(error):
-            raise
-        raise InputError(f"--lora_target_modules: {error}") from None
     monitor.trainer = trainer
     if config.first_word_weight != 1:
         trainer.first_word = len(commonprefix([learnt(each) for each in encoded.examples]))

@@ -120,6 +120,13 @@ def test_a_finished_annotation_ends_without_a_model_library(tmp_path):
     assert "yaml" in found and not found & (HEAVY | {"nltk"})  # nltk would judge the response once more
 
 
+def test_a_full_disk_is_one_sentence_whoever_writes(capsys):
+    for write in (lambda: torch.save(torch.zeros(10**6), "/dev/full"), lambda: Path("/dev/full").write_text("text")):
+        with pytest.raises(SystemExit, match="2"):
+            command(write)()
+        assert "the disk is full; free some space and run again" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["python", "torch", "CUDA", "HIP"])
 def test_no_memory_is_one_sentence_with_the_phase_of_a_step(capsys, kind):
     own = {"python": lambda: bytes(1 << 60), "torch": lambda: torch.empty(1 << 55)}

@@ -27,6 +27,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 WORKERS = "TEXT2GRAD_WORKERS"
 """Set by launchers: the folder in which every process that may be sent a signal leaves its number and start."""
 _NO_MEMORY = re.compile("out of memory|can't allocate memory")  # torch's words
+_FULL_DISK = re.compile(r"No space left|os error 28|inline_container.*unexpected pos")  # safetensors', torch's
 _ONE_WISH = 2.0  # seconds in which two signals count as one: a launcher may pass on what the terminal sent as well
 EXIT_CODE_FILE = "TEXT2GRAD_EXIT_CODE"
 """Set by launchers: the file in which a process leaves its exit code."""
@@ -110,21 +111,10 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
         try:
             with _lasting_output(), handling(_interrupt), _known_to_the_launcher():
                 main(*args, **kwargs)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        except Exception as error:
+            if (message := _correctable(error)) is None:
                 raise
-            where = error.filename or "a file"
-            print(f"error: {where}: the disk is full; free some space and run again", file=sys.stderr)
-            raise SystemExit(2) from None
-        except (InputError, StopRunError) as error:
-            print(f"error: {redacted(str(error))}", file=sys.stderr)
-            raise SystemExit(2) from None
-        except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
-                raise
-            which, remedy = ("GPU ", "") if re.search("CUDA|HIP", str(error)) else ("", "raise ulimit -v, or ")
-            phase = "".join(getattr(error, "__notes__", ()))
-            print(f"error: out of {which}memory{phase}; {remedy}use a smaller model or batch", file=sys.stderr)
+            print(f"error: {message}", file=sys.stderr)
             raise SystemExit(2) from None
         except KeyboardInterrupt as error:
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT
@@ -133,6 +123,19 @@ def command(main: Callable[..., None]) -> Callable[..., None]:
             raise SystemExit(128 + number) from None
 
     return wrapped
+
+
+def _correctable(error: Exception) -> str | None:
+    """What to tell the user; None for a bug."""
+    if isinstance(error, InputError | StopRunError):
+        return redacted(str(error))
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL_DISK.search(str(error)):
+        return f"{getattr(error, 'filename', None) or 'a file'}: the disk is full; free some space and run again"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+        which, remedy = ("GPU ", "") if re.search("CUDA|HIP", str(error)) else ("", "raise ulimit -v, or ")
+        phase = "".join(getattr(error, "__notes__", ()))
+        return f"out of {which}memory{phase}; {remedy}use a smaller model or batch"
+    return None
 
 
 def _interrupt(number: int) -> None:

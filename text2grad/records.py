@@ -402,9 +402,9 @@ def check_output(path: str | Path) -> None:
     check_writable(path)
     _outputs.add(path.absolute())
     known = _ledger(path).splitlines()
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         raise InputError(f"{path}: is not a regular file; choose another output path")
     content = path.read_bytes()
     if content and _ledger_row(path, content) not in known:

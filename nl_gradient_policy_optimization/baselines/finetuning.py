@@ -20,9 +20,11 @@ from text2grad.journal.finetuning import begin, train
 from text2grad.journal.run_folder import RUN_FILE, changes_shown, claimed
 from text2grad.journal.settings import TrainingSettings
 from text2grad.models import (
+    adapting,
     base_of,
     card_header,
     card_loading,
+    check_positions,
     go_on_with_adapter,
     is_adapter,
     load_model,
@@ -127,17 +129,19 @@ def encode(
     items: Items, task: Task, tokenizer: PreTrainedTokenizerBase, example: Callable[..., Row], config: FineTuning
 ) -> dict[str, Row]:
     """Rows by id, without those whose prompt or answers are too long."""
-    rows = {}
+    rows, longest = {}, 0
     for key, (prompt, answers) in items.items():
         prompt_ids = encode_prompt(prompt, task, tokenizer)  # as the policy's sampler sees it
         answer_ids = [completion_ids(tokenizer, text) for text in answers]
         if len(prompt_ids) <= config.max_prompt_tokens and max(map(len, answer_ids)) <= config.max_new_tokens:
             rows[key] = example(prompt_ids, *answer_ids)
+            longest = max(longest, len(prompt_ids) + max(map(len, answer_ids)))
     if not rows:
         raise InputError(
             f"{config.data_path}: everything is longer than --max_prompt_tokens {config.max_prompt_tokens} or "
             f"--max_new_tokens {config.max_new_tokens}; raise them"
         )
+    check_positions(config.model, longest, "lower --max_new_tokens or --max_prompt_tokens")
     if len(rows) < len(items) and config.process_index == 0:
         print(f"{len(items) - len(rows)} of {len(items)} examples are too long: left out")
     return rows
@@ -197,7 +201,8 @@ def fine_tune(
             return
         tokenizer = load_tokenizer(config.model)
         training, validation = split(items, encode(items, task, tokenizer, example, config), config)
-        trainer = make(args=config, train_dataset=training, eval_dataset=validation, processing_class=tokenizer)
+        with adapting():
+            trainer = make(args=config, train_dataset=training, eval_dataset=validation, processing_class=tokenizer)
         measures = run(trainer, config)
         describe(trainer, training, measures)
         if config.process_index == 0:

@@ -55,6 +55,12 @@ def test_greedy_answers_in_batches_are_those_of_each_prompt_alone(model, posts, 
     assert list(batched) == list(json.loads(posts.read_text()))
 
 
+def test_a_task_that_writes_a_response_where_it_does_not_read_it_is_refused(model, posts, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(get_task("slf5k")), "with_response", lambda self, record, text: {**record, "reply": text})
+    with pytest.raises(InputError, match=r"slf5k: its response\(\) does not read"):
+        run(model, posts, tmp_path / "a.json")
+
+
 def test_sampled_answers_depend_on_seed_and_id_only(model, posts, tmp_path):
     sampled = {"temperature": 1.0, "top_p": 0.9}
     first = run(model, posts, tmp_path / "a.json", batch_size=1, sampling=sampled)

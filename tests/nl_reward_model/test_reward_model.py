@@ -86,6 +86,12 @@ def test_the_folder_explains_itself(tmp_path):
     assert "library_name: transformers" in card and "peft" not in card.partition("Trained with")[0]
     assert f"\n{SERVE} THIS_FOLDER --served-model-name" in card and "merge_lora" not in card
     assert (ROOT / SERVE.removeprefix("bash ")).is_file()
+    about = folder / "adapter_config.json"
+    causal = about.read_text()
+    about.write_text(causal.replace("CAUSAL_LM", "SEQ_CLS"))
+    with pytest.raises(InputError, match="is for SEQ_CLS models"):
+        merge(merging)
+    about.write_text(causal)
     os.truncate(folder / "adapter_model.safetensors", 500)
     for into in (True, False):
         with pytest.raises(InputError, match="reward_model: is damaged"):
@@ -349,6 +355,14 @@ def test_what_cannot_be_is_refused(tmp_path, changes, complaint):
     with pytest.raises(InputError, match=complaint):
         train("slf5k", settings(tmp_path, changes.pop("data_path", data), **changes))
     assert not list(tmp_path.glob("reward_model/*.safetensors"))
+
+
+def test_records_that_are_longer_than_what_the_model_reads_are_refused(tmp_path):
+    config = settings(tmp_path, write(tmp_path, slf5k_records()))
+    about = tmp_path / "model" / "config.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"max_position_embeddings": 20}))
+    with pytest.raises(InputError, match=r"reads 20 tokens at most, and the longest .*; lower --max_length"):
+        train("slf5k", config)
 
 
 def test_the_training_loss_is_the_mean_over_all_steps_also_of_a_run_that_was_resumed():

@@ -302,8 +302,10 @@ def test_a_program_replaces_what_it_wrote_and_nothing_else_also_after_a_kill(tmp
     save_json(copy, 2)
     with pytest.raises(InputError, match="not written by"):
         check_output(copy)
-    with pytest.raises(InputError, match="not a regular file"):
-        check_output("/dev/null")
+    (tmp_path / "link.json").symlink_to(copy)  # it would be replaced, and not what it points to
+    for other in ("/dev/null", tmp_path / "link.json"):
+        with pytest.raises(InputError, match="not a regular file"):
+            check_output(other)
     with pytest.raises(InputError, match=r"outputs are JSON; name it \.json"):
         check_output(tmp_path / "answers.csv")
     path.unlink()

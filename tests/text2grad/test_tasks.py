@@ -102,6 +102,16 @@ def test_what_is_no_task_is_named(tmp_path, content, spec, message):
         get_task(spec.format(file=file))
 
 
+def test_a_task_finds_the_modules_beside_it_also_where_a_script_has_one_of_that_name(tmp_path, monkeypatch):
+    for folder in ("script", "own"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside_me.py").write_text(f"NAME = {folder!r}")
+    file = tmp_path / "own" / "task.py"
+    file.write_text("from text2grad.tasks import PlainTask\nimport beside_me\nTASK = PlainTask(beside_me.NAME)")
+    monkeypatch.setattr("sys.path", [str(tmp_path / "script"), *sys.path])
+    assert get_task(str(file)).name == "own"
+
+
 def test_own_prompts_come_before_the_general_ones(tmp_path):
     task = PlainTask("mine")
     task.folder = tmp_path

@@ -11,6 +11,7 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     card_header,
     card_loading,
     chat_ids,
+    check_positions,
     end_token_ids,
     from_hub,
     is_adapter,
@@ -23,8 +24,7 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     named_dtype,
     parameter_count,
     portable_base_name,
-    position_limit,
     weights_fingerprint,
     without_cudnn_attention,
 )
-from text2grad.models.lora import go_on_with_adapter, lora_config  # noqa: F401 (likewise)
+from text2grad.models.lora import adapting, go_on_with_adapter, lora_config  # noqa: F401 (likewise)

@@ -269,9 +269,11 @@ def parameter_count(name: str) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-def position_limit(name: str) -> int | None:
-    """Tokens that a model can read at once; None where its config does not say."""
-    return getattr(_config(name).get_text_config(), "max_position_embeddings", None)
+def check_positions(name: str, length: int, remedy: str) -> None:
+    """``InputError`` where a sequence of so many tokens is longer than what the model's config says that it reads."""
+    room = getattr(_config(name).get_text_config(), "max_position_embeddings", None)
+    if room is not None and length > room:
+        raise InputError(f"{name} reads {room} tokens at most, and the longest sequence has {length}; {remedy}")
 
 
 def _config(name: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from text2grad.errors import InputError
@@ -37,6 +39,17 @@ def lora_config(settings: LoraSettings, **options: Any) -> LoraConfig:
         target_modules="all-linear" if targets == ["all-linear"] else targets,
         **{"task_type": "CAUSAL_LM", **options},
     )
+
+
+@contextmanager
+def adapting() -> Iterator[None]:
+    """PEFT's complaint that ``--lora_target_modules`` names no layer, as an ``InputError``."""
+    try:
+        yield
+    except ValueError as error:
+        if "Target modules" not in str(error):
+            raise
+        raise InputError(f"--lora_target_modules: {error}") from None
 
 
 def go_on_with_adapter(settings: LoraSettings) -> None:

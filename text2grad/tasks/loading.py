@@ -101,7 +101,7 @@ def _module_of(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+        sys.path.insert(0, str(path.parent))  # a script's own folder may hold a config.py as well
     try:
         found.loader.exec_module(module)
     except (Exception, SystemExit) as error:
