@@ -164,8 +164,7 @@ def _check_names(args: Sequence[str], dataclasses: Sequence[type]) -> None:
     """Raise ``InputError`` for a flag that does not exist, with what to write in its place."""
     names = _names(dataclasses)
     for name in (arg[2:].partition("=")[0].replace("-", "_") for arg in args if arg.startswith("--")):
-        longer = [known for known in names if known.startswith(name)]  # argparse completes a single one
-        if name and name not in names and len(longer) != 1:
+        if name and name not in names:  # argparse would complete it, unlike what looks for a flag before argparse does
             raise InputError(f"command line: {_unknown(name, names)}")
 
 

@@ -55,6 +55,7 @@ def test_a_small_model_gets_its_settings_on_a_task_that_brings_none(monkeypatch,
     ("flags", "word"),
     [
         (["--learning_rte", "1"], "did you mean learning_rate"),
+        (["--learning_ra", "1"], "did you mean learning_rate"),
         (["--epsilon", "0.2"], "did you mean clip_range"),
         (["--learning_rate", "-1"], "at least 0"),
         (["--algorithm", "grpo", "--teacher_coef", "0.3"], "--algorithm teacher"),
