@@ -14,9 +14,9 @@ from nl_reward_model.card import reward_model_card
 from text2grad.configs import check_given, parse, setting
 from text2grad.critics.reward_model.critic import DESCRIPTION_FILE, PROMPT_FILE, RewardModelDescription
 from text2grad.errors import InputError, command
-from text2grad.models import base_of, is_adapter, load_model, merge_adapter
+from text2grad.models import adapter_config, base_of, is_adapter, load_model, merge_adapter
 from text2grad.prompts import POLICY_PROMPT
-from text2grad.records import check_folder, check_writable, load_json, save_text
+from text2grad.records import check_folder, check_writable, save_text
 from text2grad.tasks.commands import SERVE, quoted, say_next, stage_command
 
 
@@ -42,8 +42,7 @@ def merge(config: MergeConfig) -> None:
     adapter, output = Path(config.model), Path(config.output_dir)
     if not is_adapter(str(adapter)):
         raise InputError(f"{adapter}: holds no adapter_config.json; give the folder of a LoRA adapter")
-    if (kind := load_json(adapter / "adapter_config.json").get("task_type")) not in (None, "CAUSAL_LM"):
-        raise InputError(f"{adapter}: is for {kind} models; only a language model's adapter is merged")
+    trained = adapter_config(str(adapter)).base_model_name_or_path
     check_folder(output, empty=True)
     if config.merge_and_save:
         check_writable(output / DESCRIPTION_FILE)
@@ -58,7 +57,6 @@ def merge(config: MergeConfig) -> None:
     except (RuntimeError, ValueError, SafetensorError, UserWarning) as error:
         if "os error 28" in str(error):
             raise InputError(f"{output}: the disk is full; free some space, delete it and run again") from None
-        trained = load_json(adapter / "adapter_config.json").get("base_model_name_or_path")
         raise InputError(
             f"{adapter}: is damaged, or does not fit {base or 'its base'}; it was trained from {trained}"
         ) from error

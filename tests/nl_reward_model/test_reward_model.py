@@ -89,7 +89,7 @@ def test_the_folder_explains_itself(tmp_path):
     about = folder / "adapter_config.json"
     causal = about.read_text()
     about.write_text(causal.replace("CAUSAL_LM", "SEQ_CLS"))
-    with pytest.raises(InputError, match="is for SEQ_CLS models"):
+    with pytest.raises(InputError, match="is a scalar reward model"):
         merge(merging)
     about.write_text(causal)
     os.truncate(folder / "adapter_model.safetensors", 500)

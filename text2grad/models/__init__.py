@@ -5,6 +5,7 @@ from text2grad.models.loading import (  # noqa: F401 (one place to import them f
     BUILT_IN,
     PLAIN_CHAT_TEMPLATE,
     DtypeName,
+    adapter_config,
     base_of,
     best_device,
     best_dtype,

@@ -229,15 +229,13 @@ def load_model(
     if isinstance(dtype, str):
         dtype = named_dtype(dtype, device)
     if is_adapter(path):
-        from peft import PeftConfig, PeftModel
+        from peft import PeftModel
 
-        base = _below(base_of(path), dtype)
+        # PEFT calls each adapter ``default``: of one on another, the lower would lose its weights.
+        config, base = adapter_config(path), folded(load_model(base_of(path), dtype))
+        if dropout is not None:
+            config.lora_dropout = dropout
         with explaining(path):
-            config = PeftConfig.from_pretrained(path)
-            if config.task_type == "SEQ_CLS":
-                raise InputError(f"{path}: is a scalar reward model (--reward_model), and no model that writes")
-            if dropout is not None:
-                config.lora_dropout = dropout
             model = PeftModel.from_pretrained(base, path, is_trainable=dropout is not None, config=config)
     else:
         model, found = from_hub(AutoModelForCausalLM.from_pretrained, path, dtype=dtype, output_loading_info=True)
@@ -247,9 +245,15 @@ def load_model(
     return (model if device is None else model.to(device)).eval()
 
 
-def _below(name: str, dtype: torch.dtype) -> Any:
-    """What an adapter is put on. PEFT calls each ``default``: of one on another, the lower would lose its weights."""
-    return folded(load_model(name, dtype))
+def adapter_config(path: str) -> Any:
+    """What PEFT knows of an adapter; ``InputError`` for a scalar reward model's."""
+    from peft import PeftConfig
+
+    with explaining(path):
+        config = PeftConfig.from_pretrained(path)
+    if config.task_type == "SEQ_CLS":
+        raise InputError(f"{path}: is a scalar reward model (--reward_model), and no model that writes")
+    return config
 
 
 def without_cudnn_attention() -> None:
@@ -343,8 +347,8 @@ def merge_adapter(adapter: str, output: str | Path, base: str | None = None) -> 
     import torch
     from peft import PeftModel
 
-    model = PeftModel.from_pretrained(_below(base or base_of(adapter), torch.float32), adapter)
-    folded(model).to(torch.bfloat16).save_pretrained(output)
+    below = folded(load_model(base or base_of(adapter), torch.float32))
+    folded(PeftModel.from_pretrained(below, adapter)).to(torch.bfloat16).save_pretrained(output)
     load_tokenizer(adapter).save_pretrained(output)
 
 
