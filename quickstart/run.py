@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from text2grad import configs
+from text2grad.critics import CRITIC_FORMS, names_critic
 from text2grad.errors import command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,8 @@ def arguments(args: Sequence[str] | None = None) -> argparse.Namespace:
         chosen.run_dir = ROOT / "runs" / (small if chosen.smoke else whole)
     if chosen.critic is None:
         chosen.critic = "programmatic" if chosen.code else "reward_model"
+    if not (chosen.critic == "reward_model" or names_critic(chosen.critic)):
+        parser.error(f"--critic: there is no critic {chosen.critic!r}; give {CRITIC_FORMS}")
     path, colon, name = chosen.critic.partition(":")
     if chosen.critic != "reward_model" and Path(path).exists():  # the steps run in the repository's folder
         chosen.critic = f"{Path(path).resolve()}{colon}{name}"

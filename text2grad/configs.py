@@ -339,9 +339,21 @@ def _config_path(args: list[str]) -> tuple[Path | None, list[str]]:
     return Path(files[0]) if files else None, others
 
 
+class _Settings(yaml.SafeLoader):
+    """Refuses a name that stands twice in a file: YAML's own loader keeps the last value and says nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in names:
+                raise yaml.MarkedYAMLError(problem=f"{shown(key.value)} stands twice", problem_mark=key.start_mark)
+            names.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _loaded(path: Path) -> Any:
     """What a YAML file holds, over what the file holds that its ``extends`` names, relative to its own folder."""
-    value = yaml.safe_load(regular(path).read_text(encoding="utf-8"))
+    value = yaml.load(regular(path).read_text(encoding="utf-8"), _Settings)  # noqa: S506: a safe loader
     if not isinstance(value, dict) or "extends" not in value:
         return value
     base = path.parent / str(value.pop("extends"))

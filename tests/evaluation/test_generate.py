@@ -95,6 +95,11 @@ def test_a_model_files_own_sampling_settings_do_not_leak_in(tmp_path):
     assert LocalPolicy(folder, "float32", "cpu")(chats, ids, sampling) == plain
 
 
+def test_a_device_that_is_not_there_is_refused_before_the_model_loads():
+    with pytest.raises(InputError, match="--device gpu: Expected one of cpu, cuda"):
+        LocalPolicy("smollm2", device="gpu")
+
+
 def test_finished_means_the_policy_ended_the_answer(model, posts, tmp_path):
     answers = run(
         model, posts, tmp_path / "a.json", batch_size=20, num_samples=4,

@@ -73,13 +73,17 @@ def test_the_shell_script_sets_up_and_hands_its_options_on(tmp_path):
     assert "--smoke" in told.stdout
 
 
-def test_a_critic_is_named_from_where_the_command_is_given(tmp_path, monkeypatch):
+def test_a_critic_is_named_from_where_the_command_is_given(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").touch()
     (tmp_path / "reward_model").mkdir()
     for given in ("programmatic", "reward_model", "openai:gpt-4o", "http://localhost:8000/v1#m"):
         assert arguments(["--critic", given]).critic == given
     assert arguments(["--critic", "mine.py:judge"]).critic == f"{tmp_path}/mine.py:judge"
+    for given in ("nowhere", "nowhere.py:judge"):
+        with pytest.raises(SystemExit):
+            arguments(["--critic", given])
+        assert f"there is no critic '{given}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script", ["run.py", "tiny_model.py"])

@@ -109,6 +109,7 @@ def test_the_task_settings_are_read_where_no_file_is_named_and_a_line_says_so(tm
         ("env: {PATH: /tmp}\nsize: 3\n", "no setting 'env'"),
         ("[" * 3000, "not YAML"),
         ("size: " + "1" * 5000, "not YAML"),
+        ("size: 3\nsize: 4\n", "'size' stands twice"),
         ("size: !!python/object/apply:os.getcwd []", "not YAML"),
     ],
 )

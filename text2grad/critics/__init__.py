@@ -87,6 +87,14 @@ def load_critic(spec: str, task: str | Task, **options: Any) -> Critic:
     return RewardModelCritic.load(spec, task, **options)
 
 
+def names_critic(spec: str) -> bool:
+    """Whether :func:`load_critic` would find something by this name; nothing is loaded."""
+    file = spec.partition(":")[0]
+    if Path(spec).is_dir() or file.endswith(".py"):
+        return Path(file).exists()
+    return spec == "programmatic" or is_endpoint(spec) or is_served(spec) or names_object(spec)
+
+
 def is_served(spec: str) -> bool:
     """Whether a text names a critic behind ``text2grad serve``: ``served:http://HOST:PORT``."""
     return spec.startswith(SERVED)

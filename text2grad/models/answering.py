@@ -82,6 +82,16 @@ def load_policy(config: AnsweringConfig) -> Policy:
     return LocalPolicy(config.model, config.dtype, config.device, config.batch_size)
 
 
+def _present(device: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {device}: {str(error).splitlines()[0]}; leave it out for the best one") from None
+    return device
+
+
 class LocalPolicy:
     """A causal LM in this process; an adapter stays an adapter on its base."""
 
@@ -94,7 +104,7 @@ class LocalPolicy:
 
         self.name, self.batch_size = name, batch_size
         self.identity = model_identity(name)
-        self.device = device or best_device()
+        self.device = _present(device) if device else best_device()
         self.tokenizer = load_tokenizer(name)
         self.model = load_model(name, dtype, self.device)
         self.stops = end_token_ids(self.model, self.tokenizer)
