@@ -89,6 +89,7 @@ def test_a_file_is_a_task_by_path_by_name_and_by_module(tmp_path, monkeypatch):
         (ONE.format(name="slf5k"), "{file}", "another task 'slf5k' already .it comes with the package"),
         (ONE.format(name="a/b"), "{file}", "cannot be called 'a/b'"),
         (METHODS.replace("with_", "no_"), "{file}", "own_task.py: TypeError: .*with_response"),
+        (METHODS + "    id_fields = ('key')\n", "{file}", "own_task.py: id_fields is a tuple, not 'key'; correct"),
         (METHODS, "{file}", "own_task.py: a task cannot be called None; give it a name"),
         ("", "{file}x.py", "no such file"),
         ("", "no_such_module:TASK", "no module no_such_module"),

@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from text2grad.errors import InputError
-from text2grad.tasks.base import Task
+from text2grad.feedback import FeedbackFields
+from text2grad.tasks.base import LabelValues, SpanWords, Task
 
 _FILE = re.compile(r"(?P<place>.+\.py)(?::(?P<name>[^\W\d]\w*))?")
 _MODULE = re.compile(r"(?P<place>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
@@ -50,6 +51,10 @@ def load_task(spec: str) -> Task:
             raise InputError(f"{spec}: {fault(error, module.__file__ or '')}; correct it there") from error
     if not isinstance(found, Task):
         raise InputError(f"{spec}: is {type(found).__name__}, not a Task; name a Task object or a subclass of Task")
+    for attribute, kind in ((name, type(default)) for name, default in vars(Task).items() if name[0] != "_"):
+        value = getattr(found, attribute)
+        if kind in (bool, int, str, tuple, FeedbackFields, LabelValues, SpanWords) and not isinstance(value, kind):
+            raise InputError(f"{spec}: {attribute} is a {kind.__name__}, not {value!r}; correct it there")
     file = Path(module.__file__ or ".").resolve()
     if not found.source:
         found.source = f"{file}:{name}".rstrip(":") if _FILE.fullmatch(spec) else spec
