@@ -25,6 +25,7 @@ from text2grad.models.answering import (
 from text2grad.prompts import asking, carried_words
 from text2grad.records import Records, check_output, generation_of, load_records, prompt_of, save_records
 from text2grad.tasks import Record, Task, get_task
+from text2grad.tasks.base import content_id
 from text2grad.tasks.commands import quoted, say_next
 
 
@@ -168,7 +169,12 @@ def generate(policy: Policy, source: Records, config: GenerateConfig, sampling: 
     sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens or task.max_response_tokens)
     chosen = list(source.items())[: config.limit]
     # Of an earlier policy's numbered answers the prompts alone: a number after a number would pair with nothing.
-    records = {str(generation_of(record).get("prompt_id") or key): record for key, record in chosen}
+    records: dict[str, Record] = {}
+    for key, record in chosen:
+        name = str(generation_of(record).get("prompt_id") or key)
+        if name in records and task.prompt(records[name]) != task.prompt(record):  # of files that were put together
+            name = content_id(name, task.prompt(record))
+        records[name] = record
     if task.response_if_any(task.with_response(dict(next(iter(records.values()))), "A")) != "A":
         raise InputError(f"the task {task.name}: its response() does not read what its with_response() writes")
     asked: dict[str, str] = {}

@@ -61,6 +61,8 @@ def load_measured_responses(config: MeasureConfig, task: Task) -> dict[str, Reco
     other = config.other  # read before the responses: a mistake in it costs no wait
     records = load_responses(config.data_path, task)
     prompts = _prompts(records, task)
+    if other and (other["task"], other["benchmark"]) != (task.name, task.name):
+        raise InputError(f"{config.compare_with}: is of {other['benchmark']}; give what this script wrote of the other")
     check_same_prompts(prompts, other, config.compare_with or "")
     if other and not _paired(prompts, other):
         raise InputError(f"{config.compare_with}: has no record in common with {config.data_path}; give both equal ids")

@@ -294,11 +294,17 @@ def make_policy(config: PolicyConfig, device: torch.device) -> PolicyScorer:
     reference, dtype = None, weights_dtype(config)
     if is_adapter(config.model):
         model = load_model(config.model, dtype, dropout=config.lora_dropout)
+        if getattr(model.peft_config["default"], "bias", "none") != "none":
+            raise InputError(
+                f"{config.model}: trains the base's biases, too, which leaves no reference; merge it first "
+                "(nl_reward_model/merge_lora.py)"
+            )
         model.add_adapter(REFERENCE_ADAPTER, model.peft_config["default"])
-        own = dict(model.named_parameters())
-        for name, parameter in own.items():
-            if f".{REFERENCE_ADAPTER}." in name:
-                parameter.data.copy_(own[name.replace(f".{REFERENCE_ADAPTER}.", ".default.")].data)
+        own = {tuple(name.split(".")): parameter for name, parameter in model.named_parameters()}
+        for parts, parameter in own.items():  # an embedding's adapter has its name last
+            if REFERENCE_ADAPTER in parts:
+                trained = own[tuple("default" if part == REFERENCE_ADAPTER else part for part in parts)]
+                parameter.data.copy_(trained.data)
                 parameter.requires_grad_(False)
     elif config.lora_r:
         # DeepSpeed wants all weights in one dtype, and keeps float32 copies of those it trains.

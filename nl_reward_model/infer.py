@@ -22,7 +22,7 @@ from text2grad.feedback import FeedbackError
 from text2grad.journal import map_records
 from text2grad.models import DtypeName, best_device, folded, load_model, load_tokenizer, model_identity
 from text2grad.prompts import Prompt, find_prompt, load_prompt
-from text2grad.records import Records, check_output, load_records, save_records
+from text2grad.records import Records, check_output, fingerprint, load_records, save_records
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task, get_task
 from text2grad.tasks.commands import quoted, say_next, stage_command
@@ -158,12 +158,15 @@ def _described(task: Task, config: InferConfig) -> tuple[RewardModelDescription,
 
 
 def _chosen(records: Records, description: RewardModelDescription, config: InferConfig) -> Records:
-    held_out = set(description.data.get("validation_ids", []))
+    trained_on = description.data.get("hash") == fingerprint(list(records.items()))
+    # Of a file that was all trained on, ids of held-out records are other records' in --validation_path.
+    other = trained_on and description.data.get("validation_path")
+    held_out = set() if other else set(description.data.get("validation_ids", []))
     ids = [record_id for record_id in records if config.split == "all" or record_id in held_out]
     chosen = records.like({record_id: records[record_id] for record_id in ids[: config.limit]})
     if not chosen:
         source = description.data.get("validation_path") or description.data.get("path")
-        remedy = f"they are in {source}, or give --split all" if held_out else "give --split all"
+        remedy = f"they are in {source}, or give --split all" if held_out or other else "give --split all"
         raise InputError(f"{config.data_path}: holds none of the records held out for {config.model}; {remedy}")
     return chosen
 

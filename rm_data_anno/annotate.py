@@ -316,7 +316,7 @@ def _write(task: Task, records: Records, outcome: Outcome, output: Path, work: _
         print(f"{len(outcome.failures)} failed (--retry_failed tries them again), reasons: {failed}", file=sys.stderr)
     if outcome.stopped:
         print(f"{left} left: {outcome.stopped}; run the same command again to continue", file=sys.stderr)
-    if outcome.stopped or len(outcome.failures) > allowed * len(records):
+    if outcome.stopped or len(outcome.failures) / len(records) > allowed:
         raise SystemExit(1)
     say_next(
         f"train a reward model, {stage_command('reward_model', task)} --data_path {quoted(output)} "

@@ -107,13 +107,21 @@ def _row(task: Task, record_id: str, record: Record) -> dict[str, Any]:
         "good_characters": len((good - poor) & judged),
         "poor_characters": len(poor & judged),
         "critique_words": len(feedback.critique.split()),
-        "validation": made.get("validation") or {},
-        "usage": made.get("usage") or {},
+        "validation": _counts(made.get("validation")),
+        "usage": _counts(made.get("usage")),
     }
 
 
 def _positions(intervals: list[Interval]) -> set[int]:
     return {position for start, end in intervals for position in range(start, end)}
+
+
+def _counts(written: Any) -> dict[str, Any]:
+    """An object's numbers and lists, and those of the first answer; another program may write anything there."""
+    if not isinstance(written, dict):
+        return {}
+    counts = {name: value for name, value in written.items() if isinstance(value, int | float | list)}
+    return {**counts, "first": _counts(written["first"])} if "first" in written else counts
 
 
 def _usage(rows: list[dict[str, float]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from evaluation import schemas
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.journal.run_folder import STAGE_3, PolicyRun, logged_rows
+from text2grad.journal.run_folder import FREE, STAGE_3, PolicyRun, logged_rows
 from text2grad.records import load_json
 from text2grad.safety.gate import storable_value
 from text2grad.safety.schema import checked
@@ -113,7 +113,14 @@ def load_run(folder: str | Path) -> Run:
     rollouts = _rollouts(path, about["task"], notes) if path.exists() else []
     if not rollouts:
         notes.append("logged no rollouts")
+    config = dict(about.get("config") or {})
     for change in about.get("changes") or []:
+        # How long a run became is one setting of it; any other change makes it another run than one begun so.
+        config |= {
+            name if name in ("max_steps", "epochs") else f"{name} from step {change['from_step']}": value
+            for name, value in change["settings"].items()
+            if name not in FREE
+        }
         settings = ", ".join(f"{name} {value}" for name, value in change["settings"].items())
         notes.append(f"settings changed from step {change['from_step']} on: {settings}")
     return Run(
@@ -123,7 +130,7 @@ def load_run(folder: str | Path) -> Run:
         seed=about["seed"],
         critic=about.get("critic") or "none",
         model=about.get("model") or "not named",
-        config=about.get("config") or {},
+        config=config,
         versions=about.get("versions") or {},
         metrics=metrics,
         rollouts=rollouts,

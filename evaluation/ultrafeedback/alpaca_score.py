@@ -37,6 +37,7 @@ from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.settings import Endpoint
 from text2grad.errors import InputError, StopRunError, command
 from text2grad.records import check_output, fingerprint, save_text
+from text2grad.tasks.base import content_id
 
 ANNOTATOR = "weighted_alpaca_eval_gpt4_turbo"
 _ENOUGH = 20  # pairs that tell whether the judge gives log-probabilities at all
@@ -174,9 +175,10 @@ def _result(
 ) -> dict[str, Any]:
     """preference is 1 where the reference surely wins, 2 where the system does."""
     preferred = {row["instruction"]: row["preference"] for row in annotations}
+    answers = {content_id("instruction", row["instruction"]): row for row in own}
     scores = {
-        str(number): preferred[row["instruction"]] - 1
-        for number, row in enumerate(own)
+        key: preferred[row["instruction"]] - 1
+        for key, row in answers.items()
         if preferred.get(row["instruction"]) is not None and not math.isnan(preferred[row["instruction"]])
     }
     figures = {
@@ -184,8 +186,8 @@ def _result(
         "discrete_win_rate": Figure.mean(
             {key: float(score > 0.5) + 0.5 * (score == 0.5) for key, score in scores.items()}
         ),
-        "characters": Figure.mean({str(number): len(row["output"]) for number, row in enumerate(own)}),
-        "judge_failures": Figure.mean({str(number): str(number) not in scores for number in range(len(own))}),
+        "characters": Figure.mean({key: len(row["output"]) for key, row in answers.items()}),
+        "judge_failures": Figure.mean({key: key not in scores for key in answers}),
     }
     result = save_result(
         config,
@@ -193,8 +195,9 @@ def _result(
         task="ultrafeedback",
         benchmark="alpaca_eval",
         figures=figures,
-        responses={str(number): row["output"] for number, row in enumerate(own)},
+        responses={key: row["output"] for key, row in answers.items()},
         extra={
+            "prompts": {key: row["instruction"] for key, row in answers.items()},
             "baseline": reference,
             "cost_usd": client.budget.spent,
             "alpaca_eval": {name: None if value != value else value for name, value in printed.items()},

@@ -40,9 +40,11 @@ class GRPO(Text2Grad):
         Where all are worth the same this is 0: the deviation would blow their KL penalties up to full size.
         """
         size, (worths, outcomes), reduce = self.run.config.rollouts_per_prompt, self.outcomes(batch), self.run.reduce
-        differ = group_normalised(worths, batch.counts, size, divide=False, reduce=reduce).view(-1, size).abs() > 1e-5
+        differences = group_normalised(worths, batch.counts, size, divide=False, reduce=reduce)
         relative = group_normalised(outcomes, batch.counts, size, self.eps, reduce=reduce)
-        return relative * differ.any(1).repeat_interleave(size)
+        if size == 1:  # a step is one group
+            return relative * (not self._nothing(differences))
+        return relative * (differences.view(-1, size).abs() > 1e-5).any(1).repeat_interleave(size)
 
     def _nothing(self, differences: Tensor) -> bool:
         """Whether there are none, on any rank."""

@@ -105,7 +105,7 @@ def prepare(config: TestCaseConfig) -> None:
     failed = save_failures(output, outcome.failures)
     if outcome.failures:
         print(f"{len(outcome.failures)} records could not be run: {failed}", file=sys.stderr)
-    if len(outcome.failures) > config.max_failures * len(records):
+    if len(outcome.failures) / len(records) > config.max_failures:
         raise SystemExit(1)
     say_next(f"annotate them, {stage_command('annotation', TASK)} --data_path {quoted(output)}")
 
@@ -122,7 +122,7 @@ def _tested(record: Record, sandbox: Sandbox) -> dict[str, Any] | Exception:
 def draw(config: TestCaseConfig) -> Records:
     """The records to run, by id: all of a local file, or as many of each difficulty as the flags say."""
     path = Path(config.data_path)
-    if path.suffix in (".json", ".jsonl") or path.is_file():
+    if path.suffix in (".json", ".jsonl", ".csv", ".parquet") or path.is_file():
         records = load_records(path, TASK)
         return records.like(_drawn(records, records, config)) if config.wanted else records
     if not config.wanted:

@@ -125,6 +125,13 @@ def test_several_answers_fit_a_file_of_rows(model, posts, tmp_path):
     assert list(again) == list(answers)  # another policy's, which pair with these
 
 
+def test_answers_of_two_files_with_the_same_ids_lose_no_prompt(model, tmp_path):
+    made = {"generation": {"id": "q0@0", "prompt_id": "q0"}}
+    save_json(tmp_path / "in.json", [{"post": post, "generated_summary": "A.", **made} for post in POSTS[:2] * 2])
+    answers = run(model, tmp_path / "in.json", tmp_path / "a.json", sampling={"max_new_tokens": 2})
+    assert [record["post"] for record in answers.values()] == POSTS[:2]
+
+
 @pytest.mark.parametrize("made", [{"id": []}, {"id": 5}, {"prompt_id": []}, {"finished": 1}, {"model": {}}, "text"])
 def test_a_response_that_says_odd_things_of_itself_is_refused(tmp_path, made):
     save_json(tmp_path / "a.json", [{"post": "My dog.", "generated_summary": "A dog.", "generation": made}])

@@ -7,11 +7,12 @@ import os
 import random
 import re
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from evaluation.results import load_result
+from evaluation.results import compare, figures_of, load_result
 from evaluation.ultrafeedback import alpaca_outputs, alpaca_score, mt_bench, mt_bench_answers
 from evaluation.ultrafeedback.arc_challenge import ArcConfig, check_questions, model_flags
 from evaluation.ultrafeedback.mt_bench_judge import MtBenchGradeConfig, grade, rating_figures
@@ -23,6 +24,7 @@ from text2grad.errors import InputError, command
 from text2grad.models import load_model, load_tokenizer
 from text2grad.models.answering import AnsweringConfig
 from text2grad.records import load_json, save_json
+from text2grad.tasks.base import content_id
 
 QUESTIONS = "evaluation/ultrafeedback/sample_arc.jsonl"
 needs_alpaca = pytest.mark.skipif(
@@ -112,6 +114,19 @@ def scored_by_alpaca_eval(server: FaultServer, outputs: dict, output_path) -> di
     return alpaca_score.score_with_alpaca_eval(config)
 
 
+def test_a_system_that_lacks_an_answer_is_compared_on_the_others_instructions(tmp_path):
+    found = {}
+    for system, first in (("all", 0), ("one fewer", 1)):
+        own = [{"instruction": f"Say {i}.", "output": f"It says {i}."} for i in range(first, 6)]
+        judged = [{"instruction": row["instruction"], "preference": 1.0 + (i % 2)} for i, row in enumerate(own, first)]
+        given = {"judge": "http://h/v1#j", "outputs": "o", "output_path": str(tmp_path / f"{system}.json")}
+        client = SimpleNamespace(budget=SimpleNamespace(spent=0.0))
+        config = alpaca_score.AlpacaScoreConfig(**given, system=system)
+        found[system] = figures_of(alpaca_score._result(config, own, judged, {}, "reference", client))
+    compared = compare(found["one fewer"], found["all"])["win_rate"]
+    assert (compared["difference"], compared["low"], compared["high"], compared["n"]) == (0, 0, 0, 5)
+
+
 @needs_alpaca
 def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, tmp_path):
     with LogprobJudge(lambda body: "m") as server:
@@ -123,7 +138,8 @@ def test_alpaca_evals_win_rate_is_the_mean_of_the_judges_probabilities(outputs, 
     expected = [1 / (1 + math.exp(-(own - other) / 5)) for own, other in zip(*lengths, strict=True)]
     assert result["metrics"]["win_rate"]["value"] == pytest.approx(sum(expected) / 30, abs=1e-6)
     assert result["alpaca_eval"]["win_rate"] == pytest.approx(100 * sum(expected) / 30, abs=1e-4)
-    assert [result["records"][str(i)]["win_rate"] for i in range(30)] == pytest.approx(expected, abs=1e-6)
+    keys = [content_id("instruction", f"Say {i}.") for i in range(30)]
+    assert [result["records"][key]["win_rate"] for key in keys] == pytest.approx(expected, abs=1e-6)
     assert result["baseline"] == "reference-model"
     shown = [body["messages"][-1]["content"].split("## Model Outputs")[1] for body in server.requests]
     orders = [text.index("o" * 5) < text.index("r" * 5) for text in shown]
@@ -153,7 +169,7 @@ def test_a_judge_without_log_probabilities_is_refused_and_failures_are_counted(o
         result = scored_by_alpaca_eval(server, outputs, tmp_path / "b.json")
     told = capsys.readouterr().out
     assert "2 judgements failed, e.g. " in told and ("has no log-prob" in told or "flagged" in told)
-    assert result["records"]["0"]["judge_failures"] == 1
+    assert result["records"][content_id("instruction", "Say 0.")]["judge_failures"] == 1
     failures = result["metrics"]["judge_failures"]["value"]
     assert 0.1 < failures < 0.6
     assert result["metrics"]["win_rate"]["n"] == round(30 * (1 - failures))

@@ -83,6 +83,13 @@ def test_seeds_are_one_variant_and_settings_are_not(tmp_path):
     groups = training.variants(runs)
     schemes = {f"Text2Grad (scheme {scheme})": seeds for scheme, seeds in (("uniform", [1, 2]), ("decay", [1]))}
     assert {group.label: [run.seed for run in group.runs] for group in groups} == {**schemes, "GRPO": [1]}
+    changes = [
+        {"changes": [{"from_step": 2, "settings": {"max_steps": 2, "save_every": 1}}], "config": {"max_steps": 1}},
+        {"config": {"max_steps": 2}},
+        {"changes": [{"from_step": 2, "settings": {"learning_rate": 0.1}}], "config": {"max_steps": 2}},
+    ]
+    goes_on = [run(f"{seed}/on", seed=seed, **about) for seed, about in enumerate(changes)]
+    assert [[run.seed for run in group.runs] for group in training.variants(goes_on)] == [[0, 1], [2]]
     many = [run(f"{name}/policy", config=dict.fromkeys("xyz", name)) for name in ("by_rules", "learnt")]
     labels = [group.label for group in training.variants(many)]
     assert labels == ["Text2Grad (by_rules/policy)", "Text2Grad (learnt/policy)"]

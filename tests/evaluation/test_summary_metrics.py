@@ -191,6 +191,10 @@ def test_the_command_measures_an_ordinary_summary_above_a_copy(run_script, refus
     flags = ["--responses", tmp_path / "others.json", "--system", "o", "--output_path", tmp_path / "o.json"]
     said = refused(main, *flags, "--compare_with", tmp_path / "c.json")
     assert f"c.json: has no record in common with {tmp_path / 'others.json'}; give both equal ids" in said
+    judged = load_json(tmp_path / "c.json") | {"benchmark": "judge against good"}
+    save_json(tmp_path / "j.json", judged)
+    said = refused(main, *flags, "--compare_with", tmp_path / "j.json")
+    assert "j.json: is of judge against good; give what this script wrote" in said
     good, copy = load_result(tmp_path / "g.json"), load_result(tmp_path / "c.json")
     assert good["metrics"]["rougeL"]["value"] == 1
     assert copy["metrics"]["longest_copy"]["value"] > 20 > good["metrics"]["longest_copy"]["value"]

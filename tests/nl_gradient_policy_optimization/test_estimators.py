@@ -99,6 +99,13 @@ def test_a_step_of_equal_verdicts_learns_nothing_from_its_kl_penalties():
     assert found.abs().max() < 1e-3
 
 
+def test_without_groups_a_verdict_at_the_steps_mean_keeps_its_kl_penalty():
+    batch = batch_of([1.0, -1.0, 0.0, 0.0])
+    found = advantages_of("grpo", batch, size=1, penalty=0.1, outcome="verdict")[:, 0]
+    worths = tensor([1.0, -1.1, -0.2, -0.3]).double()
+    close(found, ((worths - worths.mean()) / (worths.std() + 1e-4)).tolist())
+
+
 def test_prime_learns_nothing_from_kl_penalties_where_nothing_was_told():
     batch = batch_of([1.0] * 4)
     batch.deltas = batch.given = torch.zeros_like(batch.deltas)

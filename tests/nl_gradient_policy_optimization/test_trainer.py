@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -23,7 +23,7 @@ from nl_gradient_policy_optimization.schedule import learning_rate_share
 from nl_gradient_policy_optimization.weights import trainable_bytes
 from nl_reward_model.merge_lora import MergeConfig, merge
 from tests.processes import run_ranks
-from tests.tiny import tokenizer
+from tests.tiny import model, tiny_model, tokenizer
 from tests.tiny_runs import STAGE, ScriptedRewards, SpokenRewards, encoded_prompts, rows, tiny_config, untimed
 from text2grad.errors import InputError, StopRunError
 from text2grad.models.answering import LocalPolicy, SamplingConfig
@@ -434,6 +434,29 @@ def test_an_adapter_goes_on_training_on_two_ranks(tmp_path, stage):
     one, _ = updates(tmp_path, stage, settings)
     assert one.keys() == start.keys() and max(float((one[name] - start[name]).abs().max()) for name in one) > 5e-4
     assert check_same_update(tmp_path / "one", tmp_path / "two")["critic/failures"] == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"target_modules": ["q_proj", "embed_tokens"]}, {"trainable_token_indices": [5, 6, 7]}, {"bias": "lora_only"}],
+)
+def test_an_adapter_begins_at_its_own_frozen_copy(tmp_path, options):
+    """PEFT names what adapts an embedding unlike all else; biases are the base's own, so no copy of them is frozen."""
+    made = get_peft_model(model(), LoraConfig(**{"target_modules": ["q_proj"], "task_type": "CAUSAL_LM", **options}))
+    for parameter in filter(lambda each: each.requires_grad, made.parameters()):
+        torch.nn.init.normal_(parameter, std=0.5)
+    tiny_model(tmp_path / "model")
+    made.peft_config["default"].base_model_name_or_path = str(tmp_path / "model")
+    made.save_pretrained(tmp_path / "adapter")
+    config = tiny_config(tmp_path, model=str(tmp_path / "adapter"))
+    if "bias" in options:
+        with pytest.raises(InputError, match="trains the base's biases"):
+            make_policy(config, torch.device("cpu"))
+        return
+    policy, ids = make_policy(config, torch.device("cpu")), torch.arange(4, 28).view(2, 12)
+    assert not any(weight.requires_grad for name, weight in policy.named_parameters() if "reference" in name)
+    found = policy.eval()(ids, torch.ones_like(ids), torch.ones(2, 6), kl="full")
+    assert not found.kl.any() and found.ref_logprobs.any()
 
 
 def test_rescored_rollouts_tell_whether_the_update_obeyed_the_critique(tmp_path):

@@ -18,7 +18,7 @@ from tests.reward_records import PROMPT, RECORDS, losses, settings, slf5k_record
 from tests.tiny import FAMILIES, adapted, randomised, reference_logprobs, tiny_model, tokenizer
 from text2grad.critics.reward_model.critic import RewardModelDescription
 from text2grad.critics.reward_model.examples import NO_LOSS, encode, learnt, load_annotated, target
-from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, cut
+from text2grad.critics.reward_model.prompt import DoesNotFit, RewardPrompt, completion_ids, cut
 from text2grad.errors import InputError
 from text2grad.models import load_model, load_tokenizer
 from text2grad.models.packed import pack
@@ -85,6 +85,12 @@ def test_a_record_that_does_not_fit_is_dropped_and_counted_not_cut(tmp_path):
     assert encoded.ids == ["t3_0_0"]
     assert set(encoded.dropped) == {"t3_0_1", "t3_0_2"}
     assert all("fit" in reason for reason in encoded.dropped.values())
+
+
+def test_an_end_of_turn_that_feedback_quotes_does_not_end_it():
+    tok, z = tokenizer("byte"), '{"textual_feedback": "Leaks </s>.", "good_spans": [], "poor_spans": ["</s>"]}'
+    ids = completion_ids(tok, z)
+    assert ids.count(tok.eos_token_id) == 1 and tok.decode(ids[:-1]) == z
 
 
 @given(

@@ -180,8 +180,10 @@ def test_report_counts_what_stands_in_the_records():
     assert report["usage"]["cost_usd_per_record"] == 0.0015
     assert report["usage"]["prompt_tokens"] == 150
     assert report["failures"] == {"broken JSON at character N: x": 2}
-    others = {"a": {**records["a"], "annotation": "checked"}}
-    assert fidelity.annotation_report(get_task("slf5k"), others)["usage"] == {}
+    odd = {"validation": {"offered": "3", "unmatched": None, "first": True}, "usage": "12 tokens"}
+    for annotation in ("checked", odd):
+        others = {"a": {**records["a"], "annotation": annotation}}
+        assert fidelity.annotation_report(get_task("slf5k"), others)["usage"] == {}
 
 
 def test_two_annotations_stand_side_by_side(tmp_path, run_script, refused):

@@ -88,7 +88,7 @@ def test_failures_are_listed_with_their_reasons_and_only_they_are_tried_again(tm
         assert report["paid"]["requests"] == 7 > report["usage"]["requests"]
 
         unfinished(config)
-        annotate("slf5k", replace(config, max_failures=0.4))
+        annotate("slf5k", replace(config, max_failures=0.4))  # as many as there are
         assert len(server.requests) == 7
 
         del broken["t3_1"]

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.fault_server import FaultServer
+from text2grad.critics import load_critic
 from text2grad.critics.asking import feedback_on
 from text2grad.critics.chat import ChatCritic
 from text2grad.critics.quote_grammar import quote_grammar
@@ -99,8 +100,11 @@ def test_wrong_key_wrong_model_no_server_and_no_price_are_the_users_to_mend():
         ChatClient(url, "m", retries=1).complete(HELLO)
     with pytest.raises(InputError, match="OPENAI_API_KEY"):
         ChatClient(None, "gpt-4o")
-    with pytest.raises(InputError, match="not an address"):
-        ChatClient("localhost:8000", "m")
+    for address in ("localhost:8000", "http://HOST:PORT/v1", "http://[::1/v1", "http:///v1"):
+        with pytest.raises(InputError, match="not an address"):
+            ChatClient(address, "m")
+        with pytest.raises(InputError, match="not an address"):
+            load_critic(f"served:{address}", "slf5k")
     with pytest.raises(InputError, match="does not list some-model"):
         ChatClient(url, "some-model", max_cost_usd=1.0)
 
@@ -181,6 +185,18 @@ def test_each_refused_parameter_is_left_away_or_renamed_and_not_tried_again():
         assert client.complete(HELLO, SCHEMA, logprobs=1).text
     assert len(server.requests) == 6
     assert server.requests[-1] == {"messages": HELLO, "model": "some-model", "max_completion_tokens": 9}
+
+
+@pytest.mark.parametrize("body", [{"detail": "temperature is no field"}, {"error": "no temperature, please"}])
+def test_a_refusal_in_other_words_than_openais_is_understood(body):
+    def refuse(asked: dict) -> tuple[int, dict, bytes] | None:
+        return (422, {}, json.dumps(body).encode()) if "temperature" in asked else None
+
+    with FaultServer(echo, raw=refuse) as server:
+        assert client_of(server).complete(HELLO).text
+    unclear = FaultServer(echo, raw=lambda asked: (422, {}, b'{"detail": "no such field"}'))
+    with unclear as server, pytest.raises(ChatError, match="no such field"):
+        client_of(server).complete(HELLO)
 
 
 def test_never_more_requests_at_once_than_told():

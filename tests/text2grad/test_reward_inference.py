@@ -28,7 +28,7 @@ from text2grad.grounding import ground
 from text2grad.journal.checksums import save_checksums
 from text2grad.models import load_model
 from text2grad.models.decoder import Together
-from text2grad.records import load_records
+from text2grad.records import load_json, load_records, save_json
 from text2grad.tasks import get_task
 
 SLF5K = get_task("slf5k")
@@ -334,6 +334,12 @@ def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     common = {"data_path": data, "output_path": str(tmp_path / "j.json"), "max_new_tokens": 4}
     with pytest.raises(InputError, match="holds none of the records held out"):
         infer("slf5k", InferConfig(model=str(folder), split="validation", **common))
+    copy = shutil.copytree(folder, tmp_path / "model")
+    about = load_json(copy / "reward_model.json")
+    about["data"] |= {"validation_path": "others.json", "validation_ids": list(known)}  # which knows others by these
+    save_json(copy / "reward_model.json", about)
+    with pytest.raises(InputError, match=r"held out for .*; they are in others\.json"):
+        infer("slf5k", InferConfig(model=str(copy), split="validation", **common))
     base = str(folder.parent / "model")
     with pytest.raises(InputError, match="no reward model"):
         infer("slf5k", InferConfig(model=base, **common))

@@ -235,6 +235,25 @@ def test_a_reference_that_is_no_text_is_named(tmp_path, reference):
         load_records(tmp_path / "in.json", get_task("plain"), responses=None)
 
 
+@pytest.mark.parametrize(
+    ("task", "record", "told"),
+    [
+        ("kodcode", {"question": "q", "solution": "s", "test": ["assert f(1)"]}, "'test' has no test function"),
+        ("kodcode", {"question": "q", "solution": "s", "test": "assert f(1)"}, "'test' has no test function"),
+        ("ultrafeedback", {"prompt": "q", "response": "[{'role': 'assistant', 'content': 'a'}]"}, "messages as a text"),
+    ],
+)
+def test_what_another_form_of_the_data_holds_is_not_misread(tmp_path, task, record, told):
+    save_json(tmp_path / "in.json", [record])
+    with pytest.raises(InputError, match=f"in.json: record 0: its field .*{told}"):
+        load_records(tmp_path / "in.json", get_task(task))
+
+
+def test_an_id_of_nought_is_an_id(tmp_path):
+    save_json(tmp_path / "in.json", [{"id": n, "post": "p", "generated_summary": "s"} for n in range(2)])
+    assert list(load_records(tmp_path / "in.json", get_task("slf5k"))) == ["0", "1"]
+
+
 def test_prompts_keep_their_records_ids(tmp_path):
     path = tmp_path / "in.json"
     rows = [

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 
-from text2grad.endpoints.http import send
+from text2grad.endpoints.http import is_address, send
 from text2grad.errors import InputError, StopRunError, when_interrupted
 from text2grad.feedback import Feedback, FeedbackError, FeedbackFields
 from text2grad.safety.gate import UnreadableError, as_storable, read_json, shown, storable
@@ -46,7 +45,7 @@ class ServedCritic:
     remote = True
 
     def __init__(self, url: str, task: Task, *, concurrency: int = 8, timeout: float = 120.0, patience: float = 300.0):
-        if urlsplit(url).scheme not in ("http", "https"):
+        if not is_address(url):
             raise InputError(f"served:{redacted(url)}: not an address; write served:http://HOST:PORT")
         self.url, self.concurrency, self.timeout, self.patience = url.rstrip("/"), concurrency, timeout, patience
         self._told, self._stopped = time.monotonic() - _NEXT_NOTICE, threading.Event()

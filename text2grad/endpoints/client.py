@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 
 from text2grad.configs import check_no_key
 from text2grad.endpoints.answers import entry, limit_error, logprobs_of, read_answer, usage_of
-from text2grad.endpoints.http import within
+from text2grad.endpoints.http import is_address, within
 from text2grad.endpoints.pacing import Pacer, retry_after
 from text2grad.endpoints.reply_cache import ReplyCache
 from text2grad.endpoints.spending import Budget, Price, Usage, load_price
@@ -167,14 +167,14 @@ class ChatClient:
     ):
         check_no_key("the model's name", model)
         self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
+        if base_url is not None and not is_address(base_url):
+            raise InputError(f"{redacted(base_url)}: not an address; write http://HOST:PORT/v1")
         official = base_url is None or (urlsplit(base_url).hostname or "").endswith("openai.com")
         if official and not self._key:
             raise InputError(
                 "no API key: set OPENAI_API_KEY, or name your own server, http://HOST:PORT/v1#MODEL (as a critic, "
                 "programmatic needs neither)"
             )
-        if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
-            raise InputError(f"{redacted(base_url)}: not an address; write http://HOST:PORT/v1")
         if not re.fullmatch(r"[!-~]*", self._key):
             raise InputError("the API key has characters that no key has (only ASCII is sent); check OPENAI_API_KEY")
         self.model, self.temperature, self.max_tokens, self.retries = model, temperature, max_tokens, retries
@@ -451,8 +451,10 @@ def _size(messages: Sequence[Mapping[str, str]]) -> int:
 
 def _message(error: openai.APIStatusError) -> str:
     """What the server says, without the client's frame around it."""
-    said = error.body.get("message") if isinstance(error.body, dict) else None
-    return said if isinstance(said, str) else error.message
+    said = error.body.get("message") if isinstance(error.body, dict) else error.body
+    if isinstance(said, str) and said.strip():
+        return said
+    return f"{error.message}: {json.dumps(error.body)}" if error.body else error.message
 
 
 def _never_arrived(error: BaseException) -> bool:
@@ -464,7 +466,7 @@ def _refused_parameter(error: openai.APIStatusError, body: Mapping[str, Any]) ->
     """The optional parameter that the server refuses, as far as its message or else a guess can tell."""
     if error.status_code not in REFUSALS:
         return None
-    named = named_parameter(f"{error.param or ''} {error.message}", body)
+    named = named_parameter(f"{error.param or ''} {_message(error)}", body)
     return named or ("response_format" if "response_format" in body else None)
 
 

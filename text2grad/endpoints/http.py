@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 from text2grad.safety.gate import UnreadableError
 
@@ -16,6 +17,15 @@ _MOST_BYTES = 64 << 20  # of an answer
 _MOST_OF_AN_ERROR = 64 << 10  # bytes of an answer that says what went wrong
 
 T = TypeVar("T")
+
+
+def is_address(url: str) -> bool:
+    """Whether a URL is one of HTTP's with a host, and with a number where it names a port."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def send(url: str, body: Any = None, *, token: str | None = None, timeout: float) -> bytes:

@@ -113,7 +113,7 @@ class TokenGRPOTrainer(GRPOTrainer):
     def _log_feedback(self, judged: Sequence[TokenFeedback], deltas: Tensor, known: Tensor) -> None:
         """Shares per token are of the responses that have feedback."""
         failed = [each.error for each in judged if each.failed]
-        if len(failed) > self.max_failures * len(judged):
+        if judged and len(failed) / len(judged) > self.max_failures:
             raise StopRunError(f"{len(failed)} of {len(judged)} responses have no feedback; the first: {failed[0]}")
         tokens = known.sum().clamp(min=1).item()
         found = sum(each.matched for each in judged)

@@ -24,6 +24,7 @@ _DECIDING = (
     "beta", "label_smoothing", "label_smoothing_factor", "center_rewards_coefficient", "first_word_weight",
     "f_divergence_type", "disable_dropout", "loss_weights", "ld_alpha", "use_weighting", "data_seed",
     "neftune_noise_alpha", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "packing_strategy",
+    "lr_scheduler_kwargs", "optim_args", "f_alpha_divergence_coef", "discopop_tau",
 )  # fmt: skip
 
 

@@ -163,6 +163,7 @@ def with_names(tests: str) -> tuple[int, dict[str, str]]:
 
     Imports from the future must stay first in their file.
     """
+    tests = tests.removeprefix("\ufeff")
     tree = parsed(tests)
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)] if tree else []
     above = max((node.end_lineno or 0 for node in imports if node.module == "__future__"), default=0)

@@ -101,5 +101,9 @@ def cut(text: str, kept: int, where: str) -> str:
 
 
 def completion_ids(tokenizer: PreTrainedTokenizerBase, z: str) -> list[int]:
-    """What the model learns to write after a prompt: z, then the end of its turn."""
-    return [*tokenizer(z, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    """What the model learns to write after a prompt: z, then the end of its turn.
+
+    An end of turn that z quotes stays text: as the token itself it would end z there.
+    """
+    ids = tokenizer(z, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return [*ids, tokenizer.eos_token_id]

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from text2grad.errors import InputError
 from text2grad.feedback import FeedbackFields
 from text2grad.safety.gate import UnreadableError, read_json
 from text2grad.tasks.base import Interval, LabelValues, Record, SpanWords, Task, settings_files, text_field
@@ -52,6 +53,12 @@ class KodCode(Task):
 
     def undecided(self, record: Record) -> bool:
         return _log_of(record).get("error_type") == "Undecided"
+
+    def check(self, record: Record) -> None:
+        super().check(record)
+        tests = record.get("test") or ""
+        if not isinstance(tests, str) or (tests.strip() and not re.search(r"\bdef test|\bclass ", tests)):
+            raise InputError("its field 'test' has no test function; write it as the text of a pytest file")
 
     def rewarded(self, response: str) -> list[Interval]:
         """The insides of the blocks that are fenced as Python, or of those without a language where there are none.

@@ -30,4 +30,6 @@ class SLF5K(Task):
         return text_field(record, "ideal_human_summary") if record.get("ideal_human_summary") else None
 
     def id_of(self, record: Record) -> str:
-        return str(record.get("id") or content_id("post", self.prompt(record) + (self.response_if_any(record) or "")))
+        if record.get("id") not in (None, ""):
+            return str(record["id"])
+        return content_id("post", self.prompt(record) + (self.response_if_any(record) or ""))

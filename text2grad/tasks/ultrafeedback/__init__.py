@@ -1,6 +1,7 @@
 """UltraFeedback: open-domain questions. A list of records whose ``response`` is a user and an assistant message."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,6 +56,8 @@ class UltraFeedback(Task):
             raise InputError(f"it has no field 'response'; it has {', '.join(sorted(record)) or 'no fields at all'}")
         turns = record["response"]
         if isinstance(turns, str):  # a table can hold no messages
+            if re.match(r"\s*\[\{.*\brole\b.*\bassistant\b", turns, re.DOTALL):
+                raise InputError("its field 'response' holds messages as a text; save the file as .json or .parquet")
             return {"content": turns}
         messages = turns if isinstance(turns, list) else []
         answers = [turn for turn in messages if isinstance(turn, dict) and turn.get("role") == "assistant"]
