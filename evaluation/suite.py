@@ -133,6 +133,8 @@ def summaries(config: SummarySuite) -> list[Benchmark]:
         raise InputError("--data_path is needed: posts in the SLF5K format")
     if config.judge and not config.baseline:
         raise InputError("--judge needs --baseline, the output_dir of the system that it compares with")
+    if config.step is not None and not config.judge:
+        raise InputError("--step is of what a judge compares; give --judge and --baseline, or leave it out")
     against, bertscore = Path(config.baseline or ""), ("bert_score",)
     measuring = given(config, "encoder", "logprob_model", "perplexity_model")
     if config.baseline:
@@ -177,6 +179,10 @@ def programs(config: CodeSuite) -> list[Benchmark]:
 def questions(config: QuestionSuite) -> list[Benchmark]:
     if (config.alpaca_path or config.mt_bench_path) and not config.judge:
         raise InputError("AlpacaEval and MT-Bench need --judge")
+    if config.judge and not (config.alpaca_path or config.mt_bench_path):
+        raise InputError("--judge judges nothing; give --alpaca_path or --mt_bench_path, or leave it out")
+    if config.mt_bench_references and not config.mt_bench_path:
+        raise InputError("--mt_bench_references needs --mt_bench_path")
     out, system, folder = Path(config.output_dir), ["--system", config.system], "ultrafeedback"
     answering = [*system, *given(config, *ANSWERING)]
     judging = [*system, *given(config, "judge")]
@@ -275,6 +281,8 @@ def main() -> None:
         raise InputError(f"give --suite and one of {', '.join(SUITES)} first")
     kind, build, needs = SUITES[name]
     config = parse(kind, args=arguments[2:])
+    if (config.critic or config.critic_prompt) and not config.data_path:
+        raise InputError("--critic gives feedback on answers to --data_path; name those records, or leave it out")
     raise SystemExit(run_suite(config, build(config), needs))
 
 

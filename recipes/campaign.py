@@ -70,6 +70,9 @@ class Campaign:
         self.stopped = False
         if BASE not in config.methods:
             raise InputError(f"methods lacks {BASE}: {{train: [], policy: ...}}, the start that all are compared with")
+        for name, given in (("seeds", config.seeds), ("only", config.only)):
+            if len(set(given)) < len(given):
+                raise InputError(f"--{name} {' '.join(map(str, given))}: names one twice, whose folder two would write")
         if unknown := [name for name in config.only if name not in config.methods]:
             raise InputError(f"--only {' '.join(unknown)}: the methods are {', '.join(config.methods)}")
         if not config.data_path and "{data}" in " ".join(config.prepare + config.train):
@@ -178,7 +181,10 @@ class Campaign:
             print(f"$ {shlex.join(words)}", flush=True)
             with log.open("a") as file:
                 program = [sys.executable, *words[1:]] if words[0] == "python" else words
-                process = subprocess.Popen(program, stdout=file, stderr=file, process_group=0, env=self.environment)
+                try:
+                    process = subprocess.Popen(program, stdout=file, stderr=file, process_group=0, env=self.environment)
+                except OSError as error:
+                    raise InputError(f"{line}: {words[0]} cannot be run ({error.strerror}); correct --config") from None
                 self.running.append(process)
                 try:
                     code = process.wait(left)
@@ -212,6 +218,8 @@ class Campaign:
         }
         save_json(self.folder / "figures.json", figures)
         known = list(figures[BASE]["metrics"])
+        if unknown := [name for name in self.config.metrics if name not in known]:
+            raise InputError(f"--metrics {' '.join(unknown)}: the results have {', '.join(known)}")
         measured = self.config.metrics or [name for name in known if name.startswith("pass@")] or known
         rows = []
         for name, row in figures.items():

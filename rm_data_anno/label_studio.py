@@ -163,7 +163,7 @@ def _votes(annotations: Sequence[_Annotation], where: str) -> list[_Annotation]:
             raise InputError(f"{where}, annotation {each.id}: completed_by is missing; say who made it")
         if each.ground_truth or each.who not in votes or not votes[each.who].ground_truth:
             votes[each.who] = each
-    return list(votes.values())
+    return sorted(votes.values(), key=lambda each: each.updated_at or "")
 
 
 def _annotation(

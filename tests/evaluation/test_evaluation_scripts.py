@@ -195,6 +195,10 @@ def test_evalplus_missing_leaves_the_held_out_questions(suited, without, tmp_pat
         ("slf5k", [*OUT, "--data_path", "x", "--only", "rouge"], "choose from: metrics"),
         ("kodcode", [*OUT, "--only", "kodcode"], "--only kodcode needs --data_path"),
         ("ultrafeedback", [*OUT, "--only", "mt_bench"], "--only mt_bench needs --mt_bench"),
+        ("ultrafeedback", [*OUT, "--judge", "m"], "--judge judges nothing"),
+        ("ultrafeedback", [*OUT, "--mt_bench_references", "r"], "needs --mt_bench_path"),
+        ("kodcode", [*OUT, "--critic", "programmatic"], "name those records"),
+        ("slf5k", [*OUT, "--data_path", "x", "--step", "3"], "give --judge"),
     ],
 )
 def test_suites_say_what_is_wrong_and_exit_with_2(suited, name, flags, message):

@@ -211,13 +211,16 @@ def test_a_failed_run_stops_no_other(tmp_path, capsys, monkeypatch):
     assert "first-seed1 ended with 1" in shown.err and "words less base" in shown.out
     assert load_json(tmp_path / "my run/base/result.json")["threads"] == "3"  # six cores for two runs
     assert campaign(tmp_path, jobs=2).run()  # with the commands mended
-    methods = {"third": {"train": ["true {ratee}"]}, **broken.config.methods, "first": None}  # as YAML reads nothing
+    slips = {name: {"train": [line]} for name, line in (("third", "true {ratee}"), ("fourth", "nosuchprogram"))}
+    methods = {**slips, **broken.config.methods, "first": None}  # as YAML reads nothing
     assert not campaign(tmp_path, methods=methods, seeds=[1, 3]).run()
     assert (tmp_path / "my run/second-seed3/result.json").is_file()
     assert "None" not in (tmp_path / "my run/first-seed3/commands.json").read_text()
     said = capsys.readouterr().err
     assert re.search("first-seed1: begun with .*; use those, or delete that folder", said)
-    assert "there is no {ratee}; the names are" in said
+    assert "there is no {ratee}; the names are" in said and "nosuchprogram cannot be run" in said
+    with pytest.raises(InputError, match="--metrics accuracy: the results have words"):
+        campaign(tmp_path, metrics=["accuracy"]).run()
 
 
 def test_a_run_without_a_result_and_a_lone_brace_are_told(tmp_path, capsys):
@@ -228,9 +231,12 @@ def test_a_run_without_a_result_and_a_lone_brace_are_told(tmp_path, capsys):
             campaign(tmp_path, prepare=[line]).run()
 
 
-@pytest.mark.parametrize("settings", [{"only": ["third"]}, {"set": ["sise=3"]}, {"set": ["size"]}, {"methods": {}}])
-def test_names_that_are_not_there_are_refused(tmp_path, settings):
-    with pytest.raises(InputError, match=r"first, second|size|methods lacks base"):
+@pytest.mark.parametrize(
+    "settings",
+    [{"only": ["third"]}, {"set": ["sise=3"]}, {"set": ["size"]}, {"methods": {}}, {"seeds": [1, 1]}],
+)
+def test_names_that_are_not_there_or_there_twice_are_refused(tmp_path, settings):
+    with pytest.raises(InputError, match=r"first, second|size|methods lacks base|names one twice"):
         campaign(tmp_path, **settings)
 
 

@@ -238,6 +238,10 @@ def test_an_annotator_has_one_vote_however_often_they_submit(tmp_path):
     critiques = {person.annotator: person.critique for person in people}
     assert len(people) == 2 and critiques == {"a@x.org": "Right about the dog.", "b@x.org": "The last word."}
     assert agreement({"t3_a": people}, {"t3_a": POST["generated_summary"]})["annotators_each"] == 2
+    for annotation in (annotations[0], again[1]):  # of a and b, whose own last one stands
+        annotation["ground_truth"] = True
+    again[1]["updated_at"], last = "2026-01-04T00:00:00Z", annotations[0] | {"id": 9, "updated_at": "2026-01-05"}
+    assert people_of(export, [{**rows[0], "annotations": [*annotations, last]}])[-1].annotator == "a@x.org"
     assert len(people_of(export, [*rows, {**rows[0], "id": 2}])) == 2  # the same tasks were imported twice
     del annotations[0]["completed_by"]
     with pytest.raises(InputError, match="completed_by"):
