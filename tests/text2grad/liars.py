@@ -311,6 +311,7 @@ _VALUES = [
 _ERRORS = [
     "StopIteration", "AssertionError", "SystemExit", "SystemExit(0)", "KeyboardInterrupt", "GeneratorExit",
     "ValueError", "TypeError", "KeyError(Yes())", "Odd", "Stop", "__import__('unittest').SkipTest",
+    "__import__('unittest').case._ShouldStop", "__import__('json').JSONDecodeError('x', 'y', 0)",
     "__import__('pytest').skip.Exception('')", "__import__('pytest').exit.Exception('')",
     "ExceptionGroup('', [ValueError()])", "ModuleNotFoundError(name='x')", "NameError(name='x')", "SyntaxError('no')",
     "RecursionError", "UnicodeDecodeError", "MemoryError",

@@ -156,6 +156,14 @@ def test_a_skip_is_a_failure_in_one_process_and_by_the_tests_own_mark(box):
     assert not run_tests(RIGHT, skipping, box).passed
 
 
+def test_an_exception_that_ends_a_test_of_unittests_does_not_pass_it(box):
+    code = "from unittest.case import _ShouldStop\ndef add(a, b): raise _ShouldStop"
+    tests = "import unittest\nfrom solution import add\n\nclass TestIt(unittest.TestCase):\n    def test_it(self):\n"
+    tests += "        self.assertEqual(add(1, 2), 3)\n"
+    run = run_tests(code, tests, box)
+    assert not run.passed and not run.undecided
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_ordinary_files_are_tested_from_outside_and_believed_where_the_solution_does_not_judge_itself(box, name):
     case, numbers = CASES[name], {"A": 1234, "B": 5678, "C": 91011}

@@ -238,6 +238,70 @@ def test_it():
     assert run_tests(code, tests, box).passed
 
 
+def test_classes_and_exceptions_of_the_library_cross_as_what_they_are(box):
+    code = """import decimal, json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+class BadConfig(json.JSONDecodeError):
+    pass
+
+@dataclass(frozen=True)
+class Frozen:
+    x: int
+
+class Point(NamedTuple):
+    x: int
+    y: int = 0
+    def norm(self):
+        return abs(self.x) + abs(self.y)
+
+class SortedList(list):
+    def add(self, item):
+        self.append(item)
+        self.sort()
+
+def parse(text, own=False):
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadConfig("bad", text, 0) if own else error
+
+def number(text):
+    return decimal.Decimal(text)
+
+def origin():
+    return Point(0)
+"""
+    tests = """import decimal, json
+from dataclasses import FrozenInstanceError
+import pytest
+from solution import *
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (ValueError, lambda: parse("[1")), (json.JSONDecodeError, lambda: parse("[1")),
+        (BadConfig, lambda: parse("[1", own=True)), (ValueError, lambda: parse("[1", own=True)),
+        (decimal.InvalidOperation, lambda: number("x")), (AttributeError, lambda: setattr(Frozen(1), "x", 2)),
+        (FrozenInstanceError, lambda: setattr(Frozen(1), "x", 2)),
+    ],
+)
+def test_raised(kind, call):
+    with pytest.raises(kind):
+        call()
+
+def test_kinds():
+    assert Point(1, -2).norm() == 3 and isinstance(origin(), Point) and origin() == (0, 0)
+    ordered = SortedList()
+    for item in (3, 1):
+        ordered.add(item)
+    assert ordered == [1, 3] and isinstance(ordered, list)
+"""
+    run = run_tests(code, tests, box)
+    assert run.passed and not run.weaker, run.failures
+
+
 def test_decorators_keep_names_and_what_the_tests_raise_goes_through_the_solution(box):
     code = """import functools
 

@@ -61,6 +61,13 @@ class RemoteType(type):
     def __contains__(cls, item):
         return any(item is member or item == member for member in cls)
 
+    def __instancecheck__(cls, value):
+        """A named tuple crosses as one of a class of this side's own, with the same name and fields."""
+        if type.__instancecheck__(cls, value):
+            return True
+        named = cls._t2g_plain == "tuple" and type(value).__module__ == "wire" and type(value).__name__ == cls.__name__
+        return named and isinstance(value, tuple) and cls._fields == type(value)._fields
+
 
 class Remote(metaclass=RemoteType):
     """Something of the solution's that is no plain value, over there."""
@@ -75,6 +82,11 @@ class Remote(metaclass=RemoteType):
         if name in _MEMBERS and not own(self):
             talk.mark(f"an object of the solution's answers for {name}, as plain values do")
         return talk.ask({"do": "getattr"}, (self, name))
+
+    @property
+    def __class__(self):
+        """What ``isinstance`` asks beside the type: a value of a class derived from list is a list."""
+        return BUILTIN_TYPES.get(type(self)._t2g_plain, type(self))
 
     def __len__(self):
         return talk.check_size(self, talk.ask({"do": "len"}, (self,)))
@@ -117,7 +129,7 @@ def own(value: Remote) -> bool:
 
 def _as_own(kind: RemoteType, value: object) -> object:
     """What the tests make of a class that they name: a class in place of a function they do not take for one."""
-    if isinstance(value, kind) and type.__getattribute__(kind, "_t2g_named"):
+    if type.__instancecheck__(kind, value) and type.__getattribute__(kind, "_t2g_named"):
         object.__setattr__(value, "_t2g_own", True)
     return value
 

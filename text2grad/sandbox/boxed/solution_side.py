@@ -245,7 +245,12 @@ class Side:
 
     def _class(self, kind: type) -> dict:
         """What the other side needs to represent a class: its name, its bases, whether it is a plain value's."""
-        bases = [self.handle(base)[1] if base.__module__ == "solution" else base.__name__ for base in kind.__bases__]
+        bases = [
+            self.handle(base)[1]
+            if base.__module__ == "solution"
+            else next(each.__name__ for each in base.__mro__ if each.__module__ == "builtins")
+            for base in kind.__bases__
+        ]
         plain = next((base.__name__ for base in kind.__mro__ if base in PLAIN), None)
         return {"name": kind.__name__, "bases": bases, "plain": plain, "equal": kind.__eq__ is not object.__eq__}
 
@@ -259,7 +264,8 @@ class Side:
             arguments = []
         mro = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
         given = {"given": error.t2g_given} if hasattr(error, "t2g_given") else {}
-        return {"told": told, "arguments": arguments, "builtin": mro, "handle": self.handle(error), **given}
+        module = {"module": type(error).__module__}
+        return {"told": told, "arguments": arguments, "builtin": mro, "handle": self.handle(error), **module, **given}
 
     def _printed(self) -> dict:
         return {name: text for name, stream in self.output.items() if (text := _taken(stream))}

@@ -145,7 +145,8 @@ class WireEncoder:
             return ["number", *_raw(value)] if value.dtype.kind in _RAW else self(value.item(), depth + 1)
         if kind in (type({}.keys()), type({}.items()), type({}.values())):
             return ["view", kind.__name__, self(list(value), depth + 1)]
-        if isinstance(value, tuple) and isinstance(fields := getattr(kind, "_fields", None), tuple):
+        fields = getattr(kind, "_fields", None)
+        if issubclass(kind, tuple) and isinstance(fields, tuple) and not _has_methods(kind, fields):
             return ["nt", kind.__name__, list(fields), [self(item, depth + 1) for item in tuple.__iter__(value)]]
         if isinstance(value, type) and BUILTIN_TYPES.get(value.__name__) is value:
             return ["type", value.__name__]
@@ -176,6 +177,12 @@ class WireEncoder:
             return [None, [self(item, depth + 1) for item in value.flat], list(value.shape)]
         items = [self(item, depth + 1) for item in value]
         return [items, value.maxlen] if isinstance(value, collections.deque) else [items]
+
+
+def _has_methods(kind: type, fields: tuple) -> bool:
+    """Whether a class of named tuples has public members besides its fields."""
+    more = set(dir(kind)) - set(dir(tuple)) - set(fields)
+    return any(not name.startswith("_") for name in more)
 
 
 class WireDecoder:
