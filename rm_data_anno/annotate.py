@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rm_data_anno import fidelity
-from rm_data_anno.batch_api import BatchClient, complete_in_batches
+from rm_data_anno.batch_api import BatchClient, check_none_out, complete_in_batches
 from rm_data_anno.validation import Validated, load_unannotated, validate
 from text2grad.configs import parse_for, setting
 from text2grad.critics import CRITIC_FORMS, Critic, load_critic, version_of
@@ -172,13 +172,17 @@ class _Annotation:
                     critic.human_feedback(record)
                 except InputError as error:
                     raise InputError(f"{records.path}: record {record_id!r}: {error}") from None
+        if not config.batch_api:
+            if config.batch_poll_seconds != AnnotateConfig.batch_poll_seconds:
+                raise InputError("--batch_poll_seconds: is for batches; add --batch_api true, or leave it out")
+            check_none_out(_beside(output, "batches.json"))
         critic.client.remember(ReplyCache(_beside(output, "replies.jsonl")))
-        if isinstance(critic.client, BatchClient):
-            critic.client.open(_beside(output, "batches.json"))
         settings: dict[str, Any] = {"annotator": "chat", "model": critic.client.model, "variant": critic.variant}
         settings |= {"prompt": critic.prompt.fingerprint, "temperature": config.temperature}
         if critic.variant == "human_feedback":
             settings["feedback_field"] = critic.feedback_field
+        if isinstance(critic.client, BatchClient):
+            critic.client.open(_beside(output, "batches.json"), settings, config.allow_changed)
         return cls(task, critic, sandbox, settings, _beside(output, "tests.jsonl") if config.batch_api else None)
 
     def __call__(self, ids: list[str], batch: list[Record]) -> list[dict | Exception | None]:

@@ -20,13 +20,14 @@ from tqdm.auto import tqdm
 
 from text2grad.endpoints.client import AWAY, REFUSALS, ChatClient, ChatError, ChatRequest, Reply, named_parameter
 from text2grad.errors import InputError, StopRunError
-from text2grad.records import load_json, save_json
+from text2grad.records import check_same_settings, load_json, save_json
 from text2grad.safety.gate import UnreadableError, read_json
 
 _MOST_REQUESTS = 50_000  # limits of one batch file
 _MOST_BYTES = 190_000_000
 _UNFINISHED = ("validating", "in_progress", "finalizing", "cancelling")
 _MARK = "text2grad_run"
+_LEFT_OUT = ("temperature", "response_format", "max_tokens", "max_completion_tokens")  # the last two: the other's name
 
 T = TypeVar("T")
 
@@ -47,12 +48,20 @@ class BatchClient(ChatClient):
         self._errors: dict[str, ChatError] = {}
         self._sent: dict[str, list[str]] = {}  # batch id: the keys that this process sent in it
 
-    def open(self, path: Path) -> None:
-        """Use the file that holds this run's mark and the batches that it has collected; made where there is none."""
+    def open(self, path: Path, settings: dict[str, Any], allow_changed: bool = False) -> None:
+        """Use the file that holds this run's mark and the batches that it has collected; made where there is none.
+
+        Raises:
+            InputError: a batch that was sent with other settings is not collected yet.
+        """
         self._state_path = path
-        self._state: dict[str, Any] = {"run": uuid.uuid4().hex, "collected": []}
+        self._state: dict[str, Any] = {"run": uuid.uuid4().hex, "collected": [], "sent": []}
         if path.exists():
             self._state = load_json(path)
+        if _out(self._state) and not allow_changed:
+            remedy = "a batch with the former is paid for: run with them, or add --allow_changed true to pay again"
+            check_same_settings(path, self._state.get("settings", settings), settings, remedy)
+        self._state["settings"] = settings
         save_json(path, self._state)
 
     def answer(self, request: ChatRequest, key: str) -> Reply:
@@ -118,6 +127,8 @@ class BatchClient(ChatClient):
         finally:
             self.budget.settle(bound)
         self._sent[batch.id] = keys
+        self._state["sent"] = [*self._state.get("sent", []), batch.id]
+        save_json(self._state_path, self._state)
         tqdm.write(f"batch {batch.id}: {len(lines)} requests sent, at most ${bound:.4f}")
         return batch.id
 
@@ -133,18 +144,22 @@ class BatchClient(ChatClient):
     def _rows(self, batch: Batch) -> list[dict[str, Any]]:
         """What a batch answered, request by request."""
         files = [name for name in (batch.output_file_id, batch.error_file_id) if name]
-        texts = [self._api.files.content(name).text for name in files]
+        texts = []
+        for name in files:
+            with suppress(openai.NotFoundError):  # deleted, or kept no longer: what it held counts as unanswered
+                texts.append(self._api.files.content(name).text)
         rows = [row for text in texts for line in text.split("\n") if (row := _row(line)) is not None]
         if not rows:
             self._state["collected"].append(batch.id)
             save_json(self._state_path, self._state)
             said = "; ".join(error.message or "" for error in (batch.errors.data or [])) if batch.errors else ""
+            said = said or ("its files are gone" if files else "")
             raise StopRunError(self._clean(f"batch {batch.id} ended as {batch.status} without any result: {said}"))
         return rows
 
     def _collect(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Put a batch's replies into the cache, and note what it failed at; a refused parameter is left out next."""
-        again = set()
+        again, known = set(), set(self._without)
         for row in rows:
             key = row["custom_id"]
             if self.recall(key):  # collected and counted before a kill
@@ -157,7 +172,7 @@ class BatchClient(ChatClient):
                 if response.get("status_code") != 200:
                     said = str((body if isinstance(body, dict) else row).get("error"))
                     refused = named_parameter(said, asked) if response.get("status_code") in REFUSALS else None
-                    if refused in ("temperature", "response_format"):
+                    if refused in _LEFT_OUT and refused not in known:
                         if refused not in self._without:
                             tqdm.write(f"batch {name}: {self.model} refuses {refused}; asking without")
                         self._without.add(refused)
@@ -176,6 +191,21 @@ class BatchClient(ChatClient):
         for key in self._sent.pop(name, ()):
             if not self.recall(key) and key not in self._errors and key not in again:
                 self._errors[key] = ChatError(f"the batch {name} holds no readable answer to it", passing=True)
+
+
+def _out(state: dict[str, Any]) -> list[str]:
+    """Batches that were sent and not collected."""
+    return [name for name in state.get("sent", []) if name not in state["collected"]]
+
+
+def check_none_out(path: Path) -> None:
+    """``InputError`` where a batch was sent whose replies are paid for, and not collected yet."""
+    state = load_json(path) if path.exists() else {}
+    if out := _out(state):
+        raise InputError(
+            f"{path}: batch {out[0]} is paid for and not collected; add --batch_api true to collect it, or delete the "
+            "file to pay for its requests again"
+        )
 
 
 def _row(line: str) -> dict[str, Any] | None:

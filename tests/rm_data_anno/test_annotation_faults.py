@@ -325,6 +325,13 @@ def test_a_batch_is_collected_by_a_later_run_and_never_sent_twice(tmp_path, caps
         for _ in range(3):
             unfinished(config)
             assert "run the same command later" in capsys.readouterr().err
+        for slip, told in (
+            ({"batch_api": False}, "add --batch_api true, or leave"),
+            ({"batch_api": False, "batch_poll_seconds": 60.0}, "batch_0 is paid for and not collected"),
+            ({"temperature": 0.7}, "a batch with the former is paid for"),
+        ):
+            with pytest.raises(InputError, match=told):
+                annotate("slf5k", replace(config, **slip))
         annotate("slf5k", config)
         assert len(server.batches) == 1
         assert len(server.requests) == 3
@@ -336,6 +343,10 @@ def test_a_batch_is_sent_again_without_a_parameter_that_the_model_refuses(tmp_pa
         annotate("slf5k", batched(tmp_path, server, 2))
         assert ["temperature" in body for body in server.requests] == [True, True, False, False]
     assert len(read(tmp_path)) == 2
+    (tmp_path / "other").mkdir()
+    with FaultServer(judge, refuses=("max_tokens",)) as server:
+        annotate("slf5k", batched(tmp_path / "other", server, 2))
+        assert ["max_completion_tokens" in body for body in server.requests] == [False, False, True, True]
 
 
 def test_a_test_whose_output_varies_is_run_once_and_its_batch_found(tmp_path, monkeypatch):

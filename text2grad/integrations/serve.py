@@ -98,7 +98,11 @@ def serve(task: Task, config: ServeConfig) -> None:
         signal.signal(number, lambda *_: None)
     address = address_of(config.host, listening.getsockname()[1])
     print(f"{task.name}: {service.about()['critic']} on {address}; use it with --critic served:{address}", flush=True)
-    uvicorn.Server(settings).run(sockets=[listening])
+    server = uvicorn.Server(settings)
+    server.run(sockets=[listening])
+    if server.force_exit:
+        print("stopped at once; requests that were being answered were dropped", flush=True)
+        raise SystemExit(130)
     print("stopped; every request was answered", flush=True)
 
 

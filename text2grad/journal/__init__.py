@@ -75,6 +75,11 @@ class LockedLog:
                 if rest.startswith(b'{"'):
                     read_json(rest)
                 raise self.foreign()
+        if rest and rows:
+            with suppress(UnreadableError):  # no part of an object is one: only the end of its line is missing
+                if isinstance(row := read_json(rest), dict):
+                    self._file.write(b"\n")
+                    return [*rows, row]
         if rest:
             self._file.truncate(len(whole))
         return rows
