@@ -17,7 +17,7 @@ from nl_reward_model.train_rm import train
 from tests.fault_server import FaultServer
 from tests.processes import flip_byte, run_ranks
 from tests.reward_records import memorised, settings, slf5k_records, write
-from tests.tiny import model, tiny_model, tokenizer
+from tests.tiny import model, randomised, tiny_model, tokenizer
 from text2grad.critics import load_critic
 from text2grad.critics.reward_model import reading
 from text2grad.critics.reward_model.critic import RewardModelCritic, RewardModelDescription
@@ -69,6 +69,15 @@ def test_decoding_writes_what_generate_writes(family, way, monkeypatch):
     for lookahead, known in ((0, prefix), (3, []), (3, prefix), (3, [*prefix[:4], 7])):
         decoder = FeedbackDecoder(lm, tok, known, [(expected[0], "", "")], lookahead)
         assert decoder(prompts, limits, batch_size=2) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_row_at_a_models_last_position_is_read_beside_rows_with_longer_guesses(seed):
+    lm, tok = randomised(model("gpt2", n_positions=64), 0.25), tokenizer("byte")
+    torch.manual_seed(seed)
+    prompts, example = [torch.randint(4, 300, (length,)).tolist() for length in (44, 25, 20)], tok("a b a b a b")
+    decoder = FeedbackDecoder(lm, tok, examples=[(example["input_ids"], "a b", "a b")], lookahead=8)
+    assert decoder(prompts, [20] * 3, 8) == FeedbackDecoder(lm, tok, lookahead=0)(prompts, [20] * 3, 1)
 
 
 @pytest.mark.parametrize("way", ["as on a GPU", "by transformers"])
@@ -337,7 +346,8 @@ def test_infer_judges_what_training_held_out_and_untrained_models_too(tmp_path):
     copy = shutil.copytree(folder, tmp_path / "model")
     about = load_json(copy / "reward_model.json")
     about["data"] |= {"validation_path": "others.json", "validation_ids": list(known)}  # which knows others by these
-    save_json(copy / "reward_model.json", about)
+    save_json(copy / "reward_model.json", about | {"max_length": 9999})
+    assert RewardModelCritic.load(copy, "slf5k").max_length == 2048  # the model's positions
     with pytest.raises(InputError, match=r"held out for .*; they are in others\.json"):
         infer("slf5k", InferConfig(model=str(copy), split="validation", **common))
     base = str(folder.parent / "model")

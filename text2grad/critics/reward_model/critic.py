@@ -128,11 +128,13 @@ class RewardModelCritic:
         expected_verdict: bool = False,
     ):
         from text2grad.critics.reward_model.decoding import FeedbackDecoder
+        from text2grad.models.adapters import base_model
 
         self.name, self.prompt, self.task = name, prompt, prompt.task
         self.version = {"prompt": prompt.prompt.fingerprint}
         self.temperature, self.batch_size = temperature, batch_size
-        self.max_length, self.max_new_tokens = max_length, max_new_tokens
+        positions = getattr(base_model(model).config.get_text_config(), "max_position_embeddings", None)
+        self.max_length, self.max_new_tokens = min(max_length, positions or max_length), max_new_tokens
         known = [(completion_ids(prompt.tokenizer, z), prompt.task.parse_feedback(z)) for z in examples]
         typical = _typical(prompt, known)
         after, self._worth = _beginnings(prompt.task, known, name) if expected_verdict else ([], {})

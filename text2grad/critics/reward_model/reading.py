@@ -88,7 +88,8 @@ class AnyModel:
         """Read one or more further ids in every row; logits of what follows each, row after row, ``[ids, V]``."""
         width = max(map(len, ids))
         inputs = torch.tensor([[*each, *[self._pad] * (width - len(each))] for each in ids], device=self._device)
-        self._mask = torch.cat([self._mask, torch.ones_like(inputs)], dim=1)
+        real = torch.tensor([[1] * len(each) + [0] * (width - len(each)) for each in ids], device=self._device)
+        self._mask = torch.cat([self._mask, real], dim=1)
         seen = None
         if self.takes_back and self._model.config._attn_implementation == "sdpa":
             # From the mask of columns transformers makes the same, but asks the device at each pass whether it has to.
