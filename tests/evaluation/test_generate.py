@@ -231,7 +231,7 @@ def test_answers_that_may_outgrow_the_context_are_told(model, tmp_path, capsys):
 
 def test_lists_keep_their_shape_and_get_ids_that_all_systems_share(model, tmp_path):
     task = get_task("kodcode")
-    rows = [{"question_id": f"q{i}", "question": text, "solution": "old", "test": "…"} for i, text in enumerate(POSTS)]
+    rows = [{"question_id": f"q{i}", "question": text, "solution": "old", "test": ""} for i, text in enumerate(POSTS)]
     save_json(tmp_path / "questions.json", [*rows, {**rows[0], "solution": "another attempt"}])
     run(model, tmp_path / "questions.json", tmp_path / "a.json", task="kodcode")
     answers = load_records(tmp_path / "a.json", task)

@@ -30,7 +30,8 @@ RECORDS = {
     "slf5k": """{"t3_a": {"post": "I lost my keys.", "generated_summary": "Keys “lost”."}}""",
     "ultrafeedback": """[{"prompt": "Hi?", "prompt_id": "p", "response":
         [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello. 🎉"}]}]""",
-    "kodcode": """[{"question_id": "q", "question": "Add.", "solution": "def add(a, b): return a + b", "test": "x"}]""",
+    "kodcode": """[{"question_id": "q", "question": "Add.", "solution": "def add(a, b): return a + b",
+        "test": "def test_it(): 0"}]""",
 }
 ANSWER = """{"id": "1", "object": "chat.completion", "model": "m", "choices": [
     {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello, 🎉"}, "logprobs":

@@ -451,10 +451,12 @@ def _size(messages: Sequence[Mapping[str, str]]) -> int:
 
 def _message(error: openai.APIStatusError) -> str:
     """What the server says, without the client's frame around it."""
-    said = error.body.get("message") if isinstance(error.body, dict) else error.body
-    if isinstance(said, str) and said.strip():
-        return said
-    return f"{error.message}: {json.dumps(error.body)}" if error.body else error.message
+    said: Any = error.body
+    if isinstance(said, dict):
+        said = next((said[name] for name in ("message", "detail", "error") if said.get(name)), None)
+    if isinstance(said, str):  # or what is left of JSON, or a page
+        return said if said.strip() and said.lstrip()[0] not in "{[<" else error.message
+    return f"{error.message}: {json.dumps(said)}" if said else error.message
 
 
 def _never_arrived(error: BaseException) -> bool:
