@@ -175,7 +175,7 @@ def check_failures(feedback: Sequence[RolloutFeedback], config: PolicyConfig, cr
     """Stop where too much of a step's feedback failed, over all ranks."""
     failed = [given.error for given in feedback if given.error is not None]
     count, total = reduce(torch.tensor([float(len(failed)), float(len(feedback))])).tolist()
-    if count > config.max_critic_failures * total:
+    if total and count / total > config.max_critic_failures:
         local = config.critic_constrained == "none" and Path(config.critic).is_dir()
         raise InputError(
             f"{count:.0f} of {total:.0f} critiques failed ({failed[0] if failed else 'on other ranks'}); "

@@ -15,16 +15,12 @@ from nl_gradient_policy_optimization.schedule import total_steps
 from text2grad.critics import Critic, version_of
 from text2grad.errors import InputError
 from text2grad.journal import run_folder
-from text2grad.journal.run_folder import FREE, Settings, lasting_name
+from text2grad.journal.run_folder import FREE, LENGTH, Settings, lasting_name
 from text2grad.models import weights_fingerprint
 from text2grad.records import fingerprint, load_json
 from text2grad.safety.redaction import redacted
 from text2grad.tasks import Record, Task
 
-_LENGTH = {
-    "epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit",
-}  # fmt: skip
-"""Settings that decide when a run ends: they may change, as long as the run does not become shorter."""
 _FIXED = ("lora_r", "lora_alpha", "lora_target_modules", "optimizer", "algorithm", "deepspeed")
 """Settings that a checkpoint's files depend on."""
 _PATHS = ("model", "policy_prompt", "critic", "critic_prompt", "deepspeed", "reward_model", "teacher_prompt")
@@ -86,7 +82,7 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
     """
 
     def compared(last: Settings, wanted: Settings) -> tuple[Settings, Settings]:
-        then, here = ({name: value for name, value in each.items() if name not in _LENGTH} for each in (last, wanted))
+        then, here = ({name: value for name, value in each.items() if name not in LENGTH} for each in (last, wanted))
         before, after = (_steps(each, now, ranks) for each in (last, wanted))
         return (then | {"steps": before}, here | {"steps": after}) if after < before else (then, here)
 
@@ -110,7 +106,7 @@ def continued(path: Path, now: dict[str, Any], finished: int, ranks: int) -> dic
 
 def changed_at(about: Mapping[str, Any], step: int) -> bool:
     """Whether a run's settings changed at a step in more than its length, by its ``run.json``."""
-    return any(each["from_step"] == step and each["settings"].keys() - _LENGTH for each in about.get("changes", []))
+    return any(each["from_step"] == step and each["settings"].keys() - LENGTH for each in about.get("changes", []))
 
 
 def _settings(about: dict[str, Any]) -> dict[str, Any]:

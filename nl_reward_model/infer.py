@@ -158,15 +158,15 @@ def _described(task: Task, config: InferConfig) -> tuple[RewardModelDescription,
 
 
 def _chosen(records: Records, description: RewardModelDescription, config: InferConfig) -> Records:
-    trained_on = description.data.get("hash") == fingerprint(list(records.items()))
+    known, elsewhere = set(description.data.get("validation_ids", [])), description.data.get("validation_path")
     # Of a file that was all trained on, ids of held-out records are other records' in --validation_path.
-    other = trained_on and description.data.get("validation_path")
-    held_out = set() if other else set(description.data.get("validation_ids", []))
+    trained_on = elsewhere and description.data.get("hash") == fingerprint(list(records.items()))
+    held_out = set() if trained_on else known
     ids = [record_id for record_id in records if config.split == "all" or record_id in held_out]
     chosen = records.like({record_id: records[record_id] for record_id in ids[: config.limit]})
     if not chosen:
-        source = description.data.get("validation_path") or description.data.get("path")
-        remedy = f"they are in {source}, or give --split all" if held_out or other else "give --split all"
+        source = elsewhere or description.data.get("path")
+        remedy = f"they are in {source}, or give --split all" if known else "give --split all"
         raise InputError(f"{config.data_path}: holds none of the records held out for {config.model}; {remedy}")
     return chosen
 

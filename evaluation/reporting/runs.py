@@ -13,7 +13,7 @@ import numpy as np
 from evaluation import schemas
 from text2grad.errors import InputError
 from text2grad.feedback import Feedback
-from text2grad.journal.run_folder import FREE, STAGE_3, PolicyRun, logged_rows
+from text2grad.journal.run_folder import FREE, LENGTH, STAGE_3, PolicyRun, logged_rows
 from text2grad.records import load_json
 from text2grad.safety.gate import storable_value
 from text2grad.safety.schema import checked
@@ -117,7 +117,7 @@ def load_run(folder: str | Path) -> Run:
     for change in about.get("changes") or []:
         # How long a run became is one setting of it; any other change makes it another run than one begun so.
         config |= {
-            name if name in ("max_steps", "epochs") else f"{name} from step {change['from_step']}": value
+            name if name in LENGTH else f"{name} from step {change['from_step']}": value
             for name, value in change["settings"].items()
             if name not in FREE
         }

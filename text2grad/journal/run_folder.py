@@ -36,6 +36,8 @@ FREE = {
     "audit_critic", "audit_share", "audit_prompt",
 }  # fmt: skip
 """Settings of stage 3 that do not change what is learnt."""
+LENGTH = {"epochs", "max_steps", "kl_limit", "max_critic_failures", "audit_flip_limit", "audit_gap_limit"}
+"""Those that decide when a run ends: they may change, as long as the run does not become shorter."""
 Change = dict[str, Any]
 """``{"from_step": 3, "settings": {...}}``: what applies from that step on."""
 

@@ -17,6 +17,8 @@ from text2grad.tasks.base import LabelValues, SpanWords, Task
 _FILE = re.compile(r"(?P<place>.+\.py)(?::(?P<name>[^\W\d]\w*))?")
 _MODULE = re.compile(r"(?P<place>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
 
+_PLAIN = (bool, int, str, tuple, FeedbackFields, LabelValues, SpanWords)  # what a task's attributes are
+
 
 def names_object(spec: str) -> bool:
     """Whether a text has the form ``package.module:NAME``, ``file.py:NAME`` or ``file.py``."""
@@ -51,9 +53,9 @@ def load_task(spec: str) -> Task:
             raise InputError(f"{spec}: {fault(error, module.__file__ or '')}; correct it there") from error
     if not isinstance(found, Task):
         raise InputError(f"{spec}: is {type(found).__name__}, not a Task; name a Task object or a subclass of Task")
-    for attribute, kind in ((name, type(default)) for name, default in vars(Task).items() if name[0] != "_"):
-        value = getattr(found, attribute)
-        if kind in (bool, int, str, tuple, FeedbackFields, LabelValues, SpanWords) and not isinstance(value, kind):
+    for attribute, default in vars(Task).items():
+        kind, value = type(default), getattr(found, attribute)
+        if kind in _PLAIN and attribute[0] != "_" and not isinstance(value, kind):
             raise InputError(f"{spec}: {attribute} is a {kind.__name__}, not {value!r}; correct it there")
     file = Path(module.__file__ or ".").resolve()
     if not found.source:

@@ -264,8 +264,8 @@ class Side:
             arguments = []
         mro = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
         given = {"given": error.t2g_given} if hasattr(error, "t2g_given") else {}
-        module = {"module": type(error).__module__}
-        return {"told": told, "arguments": arguments, "builtin": mro, "handle": self.handle(error), **module, **given}
+        kind = {"builtin": mro, "module": type(error).__module__}
+        return {"told": told, "arguments": arguments, "handle": self.handle(error), **kind, **given}
 
     def _printed(self) -> dict:
         return {name: text for name, stream in self.output.items() if (text := _taken(stream))}
